@@ -1,0 +1,35 @@
+"""Eosin: does your language model stop? Measure it, prove it, fix it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eosin.decoding.decode import decode as decode
+    from eosin.decoding.floor import Floor as Floor
+    from eosin.decoding.spec import parse_decoder as parse_decoder
+    from eosin.interfaces import Completions as Completions
+    from eosin.models.language_model import NeuralLM as NeuralLM
+
+__version__ = "0.1.0"
+
+# imported when first asked for: a table can be printed on a laptop without torch
+_HOME = {
+    "decode": "eosin.decoding.decode",
+    "Floor": "eosin.decoding.floor",
+    "parse_decoder": "eosin.decoding.spec",
+    "Completions": "eosin.interfaces",
+    "NeuralLM": "eosin.models.language_model",
+}
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'eosin' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

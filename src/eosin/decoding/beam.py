@@ -1,0 +1,183 @@
+"""Beam search (Definition A.2 of the paper), under either of its two stopping rules.
+
+At each step every unfinished hypothesis of a context is expanded by every token, and the `width` best expansions are
+taken. Those that end with eos are finished and expanded no further; the others are the next hypotheses. The score
+of a hypothesis is its log-probability under the model. The search ends when `width` hypotheses are finished, as in
+the definition, or with the first one, as in the paper's experiments; the best finished one is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float64, Int
+from torch import Tensor
+
+from eosin.decoding.next_token import NextToken, largest
+from eosin.decoding.table import Table, written
+from eosin.interfaces import Completion, Rows, Token
+
+
+@dataclass(frozen=True)
+class Beam:
+    """Beam search of a width, ending when `width` hypotheses are finished, or with the first."""
+
+    width: int
+    stop: Literal["full", "first"] = "full"
+
+    keeps_eos = False
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"beam: width must be a whole number of at least 1, got {self.width}")
+        if self.stop not in ("full", "first"):
+            raise ValueError(f"beam: stop must be 'full' (width finished) or 'first' (one finished), got {self.stop!r}")
+
+    @property
+    def rows_per_context(self) -> int:
+        return self.width
+
+    @property
+    def needed(self) -> int:
+        """How many hypotheses have to be finished for the search to end."""
+        return 1 if self.stop == "first" else self.width
+
+    def check(self, vocab_size: int) -> None:
+        """Any vocabulary will do: a beam may be wider than it."""
+
+    def begin(self, indices: Rows, eos_ids: Rows, max_steps: int, seed: int) -> Hypotheses:
+        return Hypotheses(self, indices, eos_ids, max_steps)
+
+    def __str__(self) -> str:
+        return f"beam:{self.width}" + (",stop=first" if self.stop == "first" else "")
+
+
+@dataclass
+class HypothesisTable(Table):
+    index: Int[Tensor, "contexts"]
+    steps: Int[Tensor, "contexts"]
+    score: Float64[Tensor, "contexts width"]
+    """Of the unfinished hypotheses, best first; -inf where there is none."""
+    tokens: Int[Tensor, "contexts time width"]
+    parents: Int[Tensor, "contexts time width"]
+    """In which place the hypothesis stood one step earlier."""
+    finished: Int[Tensor, "contexts"]
+    """How many hypotheses have ended with eos."""
+    best_score: Float64[Tensor, "contexts"]
+    best_step: Int[Tensor, "contexts"]
+    best_place: Int[Tensor, "contexts"]
+
+
+class Hypotheses:
+    """Contexts of beam search under way. Rows of the batch are their unfinished hypotheses, context by context."""
+
+    def __init__(self, beam: Beam, indices: Rows, eos_ids: Int[Tensor, "eos"], max_steps: int):
+        self.beam = beam
+        self.eos_ids = eos_ids
+        self.max_steps = max_steps
+        self.ended: list[Completion] = []
+        one_empty_hypothesis = torch.full((len(indices), beam.width), -math.inf, dtype=torch.float64)
+        one_empty_hypothesis[:, 0] = 0.0
+        self.table = HypothesisTable(
+            index=indices,
+            steps=torch.zeros_like(indices),
+            score=one_empty_hypothesis.to(indices.device),
+            tokens=indices.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32),
+            parents=indices.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32),
+            finished=torch.zeros_like(indices),
+            best_score=torch.full_like(indices, -math.inf, dtype=torch.float64),
+            best_step=torch.zeros_like(indices),
+            best_place=torch.zeros_like(indices),
+        )
+
+    @property
+    def contexts(self) -> int:
+        return len(self.table.index)
+
+    @property
+    def unfinished(self) -> Bool[Tensor, "contexts width"]:
+        return self.table.score > -math.inf
+
+    @property
+    def rows(self) -> int:
+        return int(self.unfinished.sum())
+
+    def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
+        row_of = self.unfinished.flatten().cumsum(0).view_as(self.table.score) - 1
+        score, token, parent = self._best_expansions(next_token)
+        ends = torch.isin(token, self.eos_ids) & (score > -math.inf)
+        self._record(score, token, parent, ends)
+        terminated = (self.table.finished >= self.beam.needed) | ~self.unfinished.any(1)
+        over = terminated | (self.table.steps == self.max_steps)
+        going_on = self.unfinished & ~over[:, None]
+        if over.any():
+            self._retire(over.nonzero()[:, 0], terminated)
+            self.table = self.table.select((~over).nonzero()[:, 0])
+        return token[going_on], row_of.gather(1, parent)[going_on]
+
+    def _best_expansions(self, next_token: NextToken) -> tuple[Tensor, Tensor, Tensor]:
+        """Score, token and parent of the `width` best expansions of each context; the earlier of equal ones first."""
+        width, unfinished = self.beam.width, self.unfinished
+        ranked = next_token.top(min(width, next_token.vocab_size))
+        shape = (*unfinished.shape, ranked.ids.shape[1])
+        score = torch.full(shape, -math.inf, dtype=torch.float64, device=unfinished.device)
+        score[unfinished] = self.table.score[unfinished][:, None] + ranked.log_probs
+        token = torch.zeros(shape, dtype=torch.int64, device=unfinished.device)
+        token[unfinished] = ranked.ids
+        score, token = score.flatten(1), token.flatten(1)
+        place = largest(score, torch.arange(score.shape[1], device=score.device).expand_as(score), width)
+        return score.gather(1, place), token.gather(1, place), place // shape[2]
+
+    def _record(self, score: Tensor, token: Tensor, parent: Tensor, ends: Bool[Tensor, "contexts width"]) -> None:
+        table = self.table
+        table.tokens = written(table.tokens, table.steps, token, self.max_steps)
+        table.parents = written(table.parents, table.steps, parent, self.max_steps)
+        table.steps += 1
+        table.score = score.masked_fill(ends, -math.inf)
+        table.finished += ends.sum(1)
+        newest = score.masked_fill(~ends, -math.inf)
+        better = newest.amax(1) > table.best_score
+        table.best_score = torch.where(better, newest.amax(1), table.best_score)
+        table.best_step = torch.where(better, table.steps, table.best_step)
+        table.best_place = torch.where(better, newest.argmax(1), table.best_place)
+
+    def _retire(self, contexts: Rows, terminated: Bool[Tensor, "contexts"]) -> None:
+        """Return the best finished hypothesis, or the best unfinished one where the limit came before any ended."""
+        table = self.table.select(contexts)
+        none = table.finished == 0
+        step = torch.where(none, table.steps, table.best_step)
+        place = torch.where(none, table.score.argmax(1), table.best_place)
+        score = torch.where(none, table.score.amax(1), table.best_score)
+        columns = (table.index, step, place, terminated[contexts], score)
+        for row, (index, length, last, ended, log_prob) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            tokens = traced_back(table.tokens[row, :length], table.parents[row, :length], last)
+            self.ended.append(Completion(index, tokens, ended, log_prob))
+
+    def join(self, other: Hypotheses) -> Hypotheses:
+        both = copy(self)
+        both.table = self.table.join(other.table)
+        both.ended = self.ended + other.ended
+        return both
+
+    def finished(self) -> list[Completion]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def whereabouts(self, row: int) -> tuple[int, int]:
+        context = int(self.unfinished.nonzero()[row, 0])
+        return int(self.table.index[context]), int(self.table.steps[context]) + 1
+
+
+def traced_back(
+    tokens: Int[Tensor, "time width"], parents: Int[Tensor, "time width"], place: int
+) -> Int[Tensor, "time"]:
+    """The tokens of the hypothesis that stands in `place` at the last step."""
+    path = []
+    for token, parent in zip(reversed(tokens.tolist()), reversed(parents.tolist()), strict=True):
+        path.append(token[place])
+        place = parent[place]
+    return torch.tensor(path[::-1], dtype=torch.int64)

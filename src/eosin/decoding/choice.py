@@ -1,0 +1,156 @@
+"""Choosing the next token of each row: the most probable one, or one drawn from the kept set.
+
+A draw takes two uniform numbers. The first decides whether the sequence ends; the second picks among the other kept
+tokens, by inverse cumulative distribution in the order of their ids. Two decoders that differ only in keeping eos
+therefore walk the same path until the very step at which one of them ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from eosin.decoding.next_token import NextToken
+from eosin.decoding.truncation import Kept, shortest
+from eosin.decoding.unroll import Paths
+from eosin.interfaces import Rows, Token, Truncation, Uniforms
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The most probable token; of equally probable ones the one with the lowest id."""
+
+    rows_per_context = 1
+    keeps_eos = False
+
+    def check(self, vocab_size: int) -> None:
+        """Any vocabulary will do."""
+
+    def begin(self, indices: Rows, eos_ids: Rows, max_steps: int, seed: int) -> Paths:
+        return Paths(self, indices, eos_ids, max_steps, seed)
+
+    def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
+        return next_token.top(1).ids[:, 0]
+
+    def __str__(self) -> str:
+        return "greedy"
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A draw from the kept set at a temperature, which is applied first; without a truncation, ancestral sampling."""
+
+    truncation: Truncation | None = None
+    temperature: float = 1.0
+
+    rows_per_context = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
+
+    @property
+    def keeps_eos(self) -> bool:
+        return self.truncation is None or self.truncation.complete or self.truncation.keeps_eos
+
+    def check(self, vocab_size: int) -> None:
+        if self.truncation is not None:
+            self.truncation.check(vocab_size)
+
+    def begin(self, indices: Rows, eos_ids: Rows, max_steps: int, seed: int) -> Paths:
+        return Paths(self, indices, eos_ids, max_steps, seed)
+
+    def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
+        tempered = next_token.at(self.temperature)
+        if self.truncation is None or self.truncation.complete:
+            return draw_from_all(tempered, uniforms)
+        return draw(self.truncation, tempered, uniforms)
+
+    def __str__(self) -> str:
+        rule = "ancestral" if self.truncation is None else str(self.truncation)
+        return rule if self.temperature == 1 else f"{rule},temperature={shortest(self.temperature)}"
+
+
+def draw(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> Token:
+    """A token from what the rule keeps: from a list, or where that would be long, from the front of its order."""
+    kept = truncation.keep(next_token)
+    if kept is None:
+        return draw_from_front(truncation, next_token, uniforms)
+    token = draw_from_list(kept, next_token.eos_ids, uniforms)
+    if not kept.settled.all():
+        rows = (~kept.settled).nonzero()[:, 0]
+        token[rows] = draw_from_front(truncation, next_token.select(rows), uniforms[rows])
+    return token
+
+
+def draw_from_list(kept: Kept, eos_ids: Int[Tensor, "eos"], uniforms: Uniforms) -> Token:
+    by_id = kept.ids.argsort(1)
+    probs = kept.log_probs.gather(1, by_id).exp()
+    other = kept.ids.gather(1, by_id.gather(1, quantile(probs, uniforms[:, 1])[:, None]))[:, 0]
+    return end_or(other, probs.sum(1), eos_ids, kept.eos_log_probs.exp(), uniforms)
+
+
+def draw_from_front(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> Token:
+    line = truncation.line(next_token)
+
+    def kept_probs(ids: Tensor, log_probs: Tensor) -> Tensor:
+        return torch.where(line.keeps(ids, log_probs), log_probs.exp(), 0.0).double()
+
+    *blocks, eos = next_token.parts()
+    masses = torch.stack([kept_probs(*block).sum(1) for block in blocks], dim=1)
+    eos_probs = next_token.eos_log_probs.exp()
+    if not truncation.keeps_eos:
+        eos_probs = torch.where(line.keeps(*eos), eos_probs, 0.0)
+    return draw_by_blocks(next_token, masses, kept_probs, eos_probs, uniforms)
+
+
+def draw_from_all(next_token: NextToken, uniforms: Uniforms) -> Token:
+    """Ancestral sampling."""
+    masses = (next_token.block_log_mass - next_token.log_total[:, None]).exp()
+    return draw_by_blocks(
+        next_token, masses, lambda _, log_probs: log_probs.double().exp(), next_token.eos_log_probs.exp(), uniforms
+    )
+
+
+def draw_by_blocks(
+    next_token: NextToken,
+    masses: Float64[Tensor, "batch blocks"],
+    probs_of: Callable[[Tensor, Tensor], Tensor],
+    eos_probs: Float64[Tensor, "batch eos"],
+    uniforms: Uniforms,
+) -> Token:
+    """The block first, by its kept mass, then the token within it: only that block is looked at closely."""
+    block = quantile(masses, uniforms[:, 1])
+    row = torch.arange(next_token.rows, device=block.device)
+    before = masses.cumsum(1)[row, block] - masses[row, block]
+    fraction = (uniforms[:, 1] * masses.sum(1) - before) / masses[row, block]
+    ids, log_probs = next_token.block(block)
+    other = ids.gather(1, quantile(probs_of(ids, log_probs), fraction)[:, None])[:, 0]
+    return end_or(other, masses.sum(1), next_token.eos_ids, eos_probs, uniforms)
+
+
+def end_or(
+    other: Token,
+    other_mass: Float64[Tensor, "batch"],
+    eos_ids: Int[Tensor, "eos"],
+    eos_probs: Float64[Tensor, "batch eos"],
+    uniforms: Uniforms,
+) -> Token:
+    """eos with its share of the kept mass, else the other token."""
+    eos_mass = eos_probs.sum(1)
+    ends = uniforms[:, 0] * (eos_mass + other_mass) < eos_mass
+    return torch.where(ends, eos_ids[quantile(eos_probs, uniforms[:, 1])], other)
+
+
+def quantile(weights: Float64[Tensor, "batch n"], fraction: Float64[Tensor, "batch"]) -> Int[Tensor, "batch"]:
+    """The first place at which the running sum exceeds the fraction of the whole; never one of weight zero."""
+    running = weights.cumsum(1)
+    whole = running[:, -1]
+    # a fraction of almost one may be rounded up to the whole, which nothing exceeds
+    target = (fraction * whole).minimum(torch.nextafter(whole, torch.zeros_like(whole)))
+    place = torch.searchsorted(running, target[:, None], right=True)[:, 0]
+    return place.clamp(max=weights.shape[1] - 1)

@@ -1,0 +1,97 @@
+"""`eosin.decode`: prefixes in, completions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from eosin.decoding.spec import parse_decoder
+from eosin.decoding.unroll import Context, unroll
+from eosin.interfaces import Completions, Decoder, Generative
+
+
+def decode(
+    model: Generative,
+    prefixes: Tensor | Sequence[Sequence[int]],
+    decoder: str | Decoder = "greedy",
+    *,
+    max_steps: int,
+    seed: int = 0,
+    pool: int = 1024,
+    indices: Sequence[int] | None = None,
+) -> Completions:
+    """Continue every prefix with a decoder until eos, or for `max_steps` tokens.
+
+    model      anything with `vocab_size`, `eos_ids`, `prefill` and `step`, and a state with `select`
+    prefixes   a (contexts, length) tensor, or lists of token ids, which may differ in length
+    decoder    a specification such as "greedy", "beam:4" or "consistent-nucleus:0.2", or a Decoder
+    max_steps  the longest completion, eos included: the paper's L
+    seed       with the index of a context and the step, it decides every draw; order, company and pool do not
+    pool       how many rows are decoded at a time, at most
+    indices    the numbers of the contexts, where these are some of many; 0, 1, 2, ... if not given
+    """
+    parsed = parse_decoder(decoder) if isinstance(decoder, str) else decoder
+    check_model(model)
+    parsed.check(model.vocab_size)
+    check_at_least("max_steps", max_steps, 1)
+    check_at_least("pool", pool, 1)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must lie in [0, 2^64), got {seed}")
+    contexts = checked_contexts(prefixes, indices, model)
+    with torch.inference_mode(), evaluating(model):
+        completions = list(unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool))
+    place = {context.index: number for number, context in enumerate(contexts)}
+    return Completions.pack(sorted(completions, key=lambda completion: place[completion.index]))
+
+
+def check_model(model: Generative) -> None:
+    missing = [name for name in ("vocab_size", "eos_ids", "prefill", "step") if not hasattr(model, name)]
+    if missing:
+        raise ValueError(f"model must have {', '.join(missing)}; {type(model).__name__} has not")
+    outside = [i for i in model.eos_ids if not 0 <= i < model.vocab_size]
+    if outside or not model.eos_ids:
+        raise ValueError(f"eos_ids must be one or more ids in [0, {model.vocab_size}), got {model.eos_ids}")
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    if value != int(value) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
+
+
+def checked_contexts(
+    prefixes: Tensor | Sequence[Sequence[int]], indices: Sequence[int] | None, model: Generative
+) -> list[Context]:
+    if len(prefixes) == 0:
+        raise ValueError("prefixes must hold at least one prefix, got none")
+    numbers = range(len(prefixes)) if indices is None else [int(index) for index in indices]
+    if len(numbers) != len(prefixes) or len(set(numbers)) != len(numbers) or min(numbers) < 0:
+        raise ValueError(f"indices must be {len(prefixes)} different numbers, one for each prefix, none negative")
+    return [Context(n, checked_prefix(p, i, model)) for i, (n, p) in enumerate(zip(numbers, prefixes, strict=True))]
+
+
+def checked_prefix(prefix: Tensor | Sequence[int], place: int, model: Generative) -> Tensor:
+    tokens = torch.as_tensor(prefix)
+    if tokens.dim() != 1 or tokens.numel() == 0:
+        raise ValueError(f"prefix {place} must be a list of at least one token id, got {prefix}")
+    if tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise ValueError(f"prefix {place} must hold token ids, which are whole numbers, got {prefix}")
+    outside = tokens[(tokens < 0) | (tokens >= model.vocab_size)]
+    if len(outside):
+        raise ValueError(f"prefix {place} holds token id {int(outside[0])}; ids must lie in [0, {model.vocab_size})")
+    return tokens.long()
+
+
+@contextmanager
+def evaluating(model: Generative) -> Iterator[None]:
+    """Dropout off, where the model has any; afterwards everything is as it was."""
+    modules = [module for module in getattr(model, "modules", list)() if module.training]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module in modules:
+            module.training = True

@@ -1,0 +1,69 @@
+"""The training-free termination floor: a language model around a language model that sees to it that it stops.
+
+From step grace + 1 on, survival is multiplied by (1 - epsilon)^(t - grace):
+
+    1 - p'_t(eos) = (1 - p_t(eos)) (1 - epsilon)^(t - grace)        for t > grace
+
+so eos is at last the most probable token, whatever the model says: greedy decoding ends within
+grace + floor(ln 2 / -ln(1 - epsilon)) + 1 steps. The other tokens keep their ratios.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from eosin.decoding.scoring import score_by_steps
+from eosin.interfaces import Generative, Prefix, Token, Tokens
+from eosin.logits import Logits, Rewritten, as_logits
+from eosin.states import PairState, TensorState
+
+
+class Floor(nn.Module):
+    """`model` with a floor under the probability of eos; needs no training and no state but the step."""
+
+    def __init__(self, model: Generative, epsilon: float = 1e-3, grace: int = 0):
+        super().__init__()
+        if not 0 < epsilon < 1:
+            raise ValueError(f"epsilon must lie strictly between 0 and 1, got {epsilon}")
+        if grace != int(grace) or grace < 0:
+            raise ValueError(f"grace must be a whole number of steps, at least 0, got {grace}")
+        self.model = model
+        self.epsilon = epsilon
+        self.grace = grace
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return self.model.eos_ids
+
+    @property
+    def greedy_bound(self) -> int:
+        """Greedy decoding produces eos at this step at the latest."""
+        return self.grace + math.floor(-math.log(2) / math.log1p(-self.epsilon)) + 1
+
+    def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
+        logits, inner = self.model.prefill(prefix)
+        steps = torch.ones(len(prefix), dtype=torch.int64, device=prefix.device)
+        return self._raised(logits, steps), PairState(inner, TensorState((steps,)))
+
+    def step(self, token: Token, state: PairState) -> tuple[Logits, PairState]:
+        logits, inner = self.model.step(token, state.first)
+        (before,) = state.second.tensors
+        return self._raised(logits, before + 1), PairState(inner, TensorState((before + 1,)))
+
+    def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
+        return score_by_steps(self, prefix, continuation)
+
+    def _raised(self, logits: Logits | Tensor, steps: Tensor) -> Logits:
+        log_factor = (steps - self.grace).clamp(min=0).double() * math.log1p(-self.epsilon)
+        return Rewritten(as_logits(logits), self.eos_ids, lambda log_survival: log_survival + log_factor)
+
+    def extra_repr(self) -> str:
+        return f"epsilon={self.epsilon}, grace={self.grace}"

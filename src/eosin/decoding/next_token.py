@@ -1,0 +1,243 @@
+"""What decoders ask about the next token: normalisers, the top few, single entries.
+
+`survey` goes through the logits once, in blocks of columns that fit into the processor's cache: each block is
+computed, summed up and kept while it is hot, so that the normaliser and the largest entry of every small group of
+tokens come almost free. The most probable m tokens then lie in the m groups with the largest entries, and nobody
+sorts a vocabulary.
+
+Tokens that end the sequence are held apart from the rest, since everything here turns on them: a decoder decides
+first whether to stop, and only then how to go on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from eosin.interfaces import Rows, Token
+from eosin.logits import Logits
+
+BLOCK = 1024
+"""Columns computed at a time."""
+GROUP = 32
+"""Columns whose largest entry is remembered."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The first tokens of a vocabulary in some order of preference."""
+
+    ids: Int[Tensor, "batch ranked"]
+    log_probs: Float64[Tensor, "batch ranked"]
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Next-token distributions at a temperature, a row each."""
+
+    store: Float[Tensor, "blocks batch columns"]
+    """The logits in blocks of columns; -inf at the tokens that end and after the last token."""
+    group_max: Float[Tensor, "batch groups"]
+    eos_ids: Int[Tensor, "eos"]
+    eos_logits: Float64[Tensor, "batch eos"]
+    vocab_size: int
+    block_log_mass: Float64[Tensor, "batch blocks"]
+    """log of the sum of exp(logit / temperature) over each block, the tokens that end left out."""
+    temperature: float = 1.0
+
+    @property
+    def rows(self) -> int:
+        return len(self.group_max)
+
+    @cached_property
+    def log_rest(self) -> Float64[Tensor, "batch"]:
+        """The log of the unnormalised mass of all tokens that do not end the sequence."""
+        return self.block_log_mass.logsumexp(-1)
+
+    @cached_property
+    def log_total(self) -> Float64[Tensor, "batch"]:
+        return torch.logaddexp(self.log_rest, (self.eos_logits / self.temperature).logsumexp(-1))
+
+    @property
+    def eos_log_probs(self) -> Float64[Tensor, "batch eos"]:
+        return self.eos_logits / self.temperature - self.log_total[:, None]
+
+    def log_probs_of(self, token: Token) -> Float64[Tensor, "batch"]:
+        columns = self.store.shape[-1]
+        row = torch.arange(self.rows, device=token.device)
+        others = self.store[token // columns, row, token % columns].double()
+        ends = token[:, None] == self.eos_ids
+        logits = torch.where(ends, self.eos_logits, -math.inf).amax(-1).maximum(others)
+        return logits / self.temperature - self.log_total
+
+    def top(self, count: int) -> Ranked:
+        """The most probable `count` tokens, most probable first; of equal ones the lower id first.
+
+        Where fewer tokens can occur at all, the last places have log-probability -inf and mean nothing.
+        """
+        ids, logits = self._members_of_top_groups(count)
+        others = ids.shape[1]
+        ids = torch.cat([ids, self.eos_ids.expand(self.rows, -1)], dim=1)
+        logits = torch.cat([logits, self.eos_logits.to(logits.dtype)], dim=1)
+        place = largest(logits, ids, min(count, self.vocab_size))
+        exact = self.eos_logits.gather(1, (place - others).clamp(min=0))
+        values = torch.where(place < others, logits.gather(1, place).double(), exact)
+        return Ranked(ids.gather(1, place), values / self.temperature - self.log_total[:, None])
+
+    def _members_of_top_groups(self, count: int) -> tuple[Tensor, Tensor]:
+        """Ids and logits of all tokens in the `count` groups with the largest entries."""
+        groups = self.group_max.shape[1]
+        group = torch.arange(groups, device=self.group_max.device).expand(self.rows, -1)
+        if count < groups:
+            group = largest(self.group_max, group, count)
+        per_block = self.store.shape[-1] // GROUP
+        row = torch.arange(self.rows, device=group.device)[:, None]
+        logits = self.store.view(*self.store.shape[:2], per_block, GROUP)[group // per_block, row, group % per_block]
+        ids = group[..., None] * GROUP + torch.arange(GROUP, device=group.device)
+        return ids.flatten(1), logits.flatten(1)
+
+    @cached_property
+    def best_log_prob(self) -> Float64[Tensor, "batch"]:
+        """Of the most probable token."""
+        best = self.group_max.amax(-1).double().maximum(self.eos_logits.amax(-1))
+        return best / self.temperature - self.log_total
+
+    def parts(self) -> Iterator[tuple[Int[Tensor, "n"], Float[Tensor, "batch n"]]]:
+        """Ids and log-probabilities of the whole vocabulary, some columns at a time; the tokens that end come last."""
+        columns = self.store.shape[-1]
+        for number, block in enumerate(self.store):
+            size = min(columns, self.vocab_size - number * columns)
+            yield number * columns + torch.arange(size, device=block.device), self._normalised(block[:, :size])
+        yield self.eos_ids, self._normalised(self.eos_logits.to(self.store.dtype))
+
+    def block(self, number: Int[Tensor, "batch"]) -> tuple[Int[Tensor, "batch n"], Float[Tensor, "batch n"]]:
+        """Ids and log-probabilities of one block of columns of each row."""
+        columns = torch.arange(self.store.shape[-1], device=number.device)
+        rows = torch.arange(self.rows, device=number.device)
+        return number[:, None] * len(columns) + columns, self._normalised(self.store[number, rows])
+
+    def _normalised(self, logits: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+        scaled = logits if self.temperature == 1 else logits / self.temperature
+        return scaled - self.log_total[:, None].to(logits.dtype)
+
+    @cached_property
+    def entropy(self) -> Float64[Tensor, "batch"]:
+        """The entropy of each distribution, in nats."""
+        # a token of probability zero adds zero, not zero times infinity
+        terms = [(lp.exp() * lp.clamp(min=-1e4)).sum(-1).double() for _, lp in self.parts()]
+        return -torch.stack(terms).sum(0)
+
+    @cached_property
+    def deviation(self) -> Float64[Tensor, "batch"]:
+        """The standard deviation of each row's logits at this temperature, over the tokens that can occur at all."""
+        count, total, squares = torch.zeros(3, self.rows, dtype=torch.float64, device=self.store.device)
+        for _, log_probs in self.parts():
+            possible = log_probs > -math.inf
+            below = torch.where(possible, log_probs - self.best_log_prob[:, None].to(log_probs.dtype), 0.0)
+            count += possible.sum(-1)
+            total += below.sum(-1)
+            squares += below.square().sum(-1)
+        return (squares / count - (total / count).square()).clamp(min=0).sqrt()
+
+    def log_probs(self) -> Float64[Tensor, "batch vocab"]:
+        """The whole distribution, written out."""
+        others = self.store.movedim(0, 1).flatten(1)[:, : self.vocab_size].double()
+        logits = others.index_copy(1, self.eos_ids, self.eos_logits)
+        return logits / self.temperature - self.log_total[:, None]
+
+    def at(self, temperature: float) -> NextToken:
+        """The distributions softmax(logits / temperature)."""
+        if temperature == self.temperature:
+            return self
+        peaks = self.group_max.view(self.rows, len(self.store), -1).amax(-1)
+        scratch = torch.empty_like(self.store[0])
+        pairs = zip(self.store, peaks.T, strict=True)
+        masses = [log_mass(block, peak, scratch, temperature) for block, peak in pairs]
+        return replace(self, block_log_mass=torch.stack(masses, dim=1), temperature=temperature)
+
+    def select(self, rows: Rows) -> NextToken:
+        return replace(
+            self,
+            store=self.store.index_select(1, rows),
+            group_max=self.group_max[rows],
+            eos_logits=self.eos_logits[rows],
+            block_log_mass=self.block_log_mass[rows],
+        )
+
+
+class Workspace:
+    """Memory for one step's logits, used again at the next step: fresh memory costs as much as half the product."""
+
+    def __init__(self) -> None:
+        self._store = torch.empty(0, 0, 0)
+        self._made_for: tuple[object, ...] = ()
+
+    def blocks(self, logits: Logits) -> tuple[Float[Tensor, "blocks batch columns"], Float[Tensor, "batch columns"]]:
+        """Room for all blocks of the logits, and for one more."""
+        rows, vocab = logits.shape
+        made_for = (vocab, logits.dtype, logits.device)
+        if made_for != self._made_for or rows > self._store.shape[1]:
+            columns = min(BLOCK, GROUP * math.ceil(vocab / GROUP))
+            shape = (math.ceil(vocab / columns) + 1, rows, columns)
+            self._store = torch.full(shape, -math.inf, dtype=logits.dtype, device=logits.device)
+            self._made_for = made_for
+        return self._store[:-1, :rows], self._store[-1, :rows]
+
+
+def survey(logits: Logits, eos_ids: Int[Tensor, "eos"], rows: int, workspace: Workspace) -> NextToken:
+    """Everything decoders need to know about the first `rows` rows; valid until the workspace is used again."""
+    store, scratch = workspace.blocks(logits)
+    vocab, columns = logits.shape[-1], store.shape[-1]
+    eos_logits = torch.empty(store.shape[1], len(eos_ids), dtype=store.dtype, device=store.device)
+    group_max, masses = [], []
+    for number, block in enumerate(store):
+        start = number * columns
+        stop = min(start + columns, vocab)
+        logits.columns(start, stop, out=block[:, : stop - start])
+        here = (start <= eos_ids) & (eos_ids < stop)
+        eos_logits[:, here] = block[:, eos_ids[here] - start]
+        block[:, eos_ids[here] - start] = -math.inf
+        group_max.append(block.view(len(block), -1, GROUP).amax(-1))
+        masses.append(log_mass(block, group_max[-1].amax(-1), scratch))
+    block_log_mass = torch.stack(masses, dim=1)
+    eos = logits.eos(eos_logits.double(), block_log_mass.logsumexp(-1))
+    return NextToken(
+        store[:, :rows], torch.cat(group_max, dim=1)[:rows], eos_ids, eos[:rows], vocab, block_log_mass[:rows]
+    )
+
+
+def log_mass(
+    block: Float[Tensor, "batch columns"],
+    peak: Float[Tensor, "batch"],
+    scratch: Float[Tensor, "batch columns"],
+    temperature: float = 1.0,
+) -> Float64[Tensor, "batch"]:
+    """log of the sum of exp(logit / temperature), given the largest logit of each row."""
+    peak = torch.where(peak == -math.inf, 0.0, peak)
+    shifted = torch.sub(block, peak[:, None], out=scratch)
+    if temperature != 1:
+        shifted /= temperature
+    return shifted.exp_().sum(-1).double().log() + peak.double() / temperature
+
+
+def largest(values: Float[Tensor, "batch n"], ids: Int[Tensor, "batch n"], count: int) -> Int[Tensor, "batch count"]:
+    """Where the `count` largest values of each row stand, largest first; of equal ones the lower id first."""
+    found, place = values.topk(count)
+    contested = (values >= found[:, -1:]).sum(1) > count
+    if contested.any():
+        place[contested] = in_order(values[contested], ids[contested])[:, :count]
+    if count == 1:
+        return place
+    return place.gather(1, in_order(values.gather(1, place), ids.gather(1, place)))
+
+
+def in_order(values: Float[Tensor, "batch n"], ids: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
+    """Where the values stand, largest first; of equal ones the lower id first."""
+    by_id = ids.argsort(1)
+    return by_id.gather(1, values.gather(1, by_id).sort(dim=1, descending=True, stable=True).indices)

@@ -1,0 +1,304 @@
+"""Truncation rules: which tokens may be drawn.
+
+Each rule puts the vocabulary into an order of preference and keeps the front of it. All but one prefer the more
+probable token. All of them are incomplete in the paper's sense: they can drop eos at every step. `Consistent` is the
+remedy for any of them: the kept set, and eos.
+
+    TopK(k)          the k most probable                                                Fan et al., 2018
+    Nucleus(mu)      the smallest set whose probability exceeds mu                      Holtzman et al., 2020
+    MinP(ratio)      p >= ratio * (the largest p)                                       Nguyen et al., 2024
+    Epsilon(cut)     p >= cut                                                           Hewitt et al., 2022
+    Eta(cut)         p >= min(cut, sqrt(cut) * exp(-entropy))                           Hewitt et al., 2022
+    Typical(mass)    closest to the entropy first, the smallest set that reaches mass   Meister et al., 2023
+    TopNSigma(n)     logit >= the largest logit - n * standard deviation of the logits  Tang et al., 2024
+
+A kept set is mostly small, so a rule looks first at the few tokens that it prefers and lists those it keeps (`Kept`).
+Where they are too many to list, it draws a line through the whole order instead (`Line`), still sorting nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from eosin.decoding.next_token import NextToken
+from eosin.decoding.selection import Line, Order, by_probability, line_where
+from eosin.interfaces import Truncation
+
+FEW = 64
+"""How many tokens a rule looks at before it draws a line."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The tokens a row may go on with, in a list, the ones that end the sequence apart. Dropped ones have -inf."""
+
+    ids: Int[Tensor, "batch ranked"]
+    log_probs: Float64[Tensor, "batch ranked"]
+    """The model's log-probability of each kept token that does not end the sequence."""
+    eos_log_probs: Float64[Tensor, "batch eos"]
+    """The same for the tokens that end it."""
+    settled: Bool[Tensor, "batch"]
+    """False where the rule might keep more tokens than it has looked at."""
+
+
+class Rule:
+    """A truncation rule; its one field is its value. A subclass says what it keeps, in a list and by a line."""
+
+    name: ClassVar[str]
+    """The rule in a specification, before the colon."""
+    examples: ClassVar[tuple[float, ...]]
+    """Values that people use; messages show the first, and the tests hold the laws at each."""
+    keeps_eos: ClassVar[bool] = False
+
+    @property
+    def complete(self) -> bool:
+        return False
+
+    @property
+    def few(self) -> int:
+        return FEW
+
+    def check(self, vocab_size: int) -> None:
+        """Any vocabulary will do."""
+
+    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, "batch"]:
+        """How many of the most probable tokens are kept; all of them may mean that there are more to keep."""
+        raise NotImplementedError
+
+    def line(self, next_token: NextToken) -> Line:
+        """The line behind the last token that is kept."""
+        raise NotImplementedError
+
+    def keep(self, next_token: NextToken) -> Kept | None:
+        ranked = next_token.top(self.few)
+        looked_at = ranked.ids.shape[1]
+        count = self.count(ranked.log_probs, next_token)
+        kept = torch.arange(looked_at, device=count.device) < count[:, None]
+        is_eos = ranked.ids[..., None] == next_token.eos_ids
+        eos_kept = (is_eos & kept[..., None]).any(1)
+        return Kept(
+            ids=ranked.ids,
+            log_probs=ranked.log_probs.masked_fill(~kept | is_eos.any(-1), -math.inf),
+            eos_log_probs=next_token.eos_log_probs.masked_fill(~eos_kept, -math.inf),
+            settled=(count < looked_at) | (count.new_tensor(looked_at) == next_token.vocab_size),
+        )
+
+    def __str__(self) -> str:
+        (value,) = vars(self).values()
+        return f"{self.name}:{shortest(value)}"
+
+
+class SmallestSet(Rule):
+    """Keeps the shortest front of an order that is enough."""
+
+    def order(self, next_token: NextToken) -> Order:
+        return by_probability
+
+    def weight(self, log_probs: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+        """What each token contributes."""
+        return log_probs.exp()
+
+    def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
+        """Whether a front of this weight will do."""
+        raise NotImplementedError
+
+    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, "batch"]:
+        return 1 + (~self.enough(self.weight(log_probs).cumsum(1))).sum(1)
+
+    def line(self, next_token: NextToken) -> Line:
+        return line_where(next_token, self.order(next_token), self.weight, self.enough)
+
+
+class Threshold(Rule):
+    """Keeps every token that is probable enough, and the most probable one where none is."""
+
+    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+        """The least log-probability that is kept."""
+        raise NotImplementedError
+
+    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, "batch"]:
+        return (log_probs >= self.least(next_token)[:, None]).sum(1).clamp(min=1)
+
+    def line(self, next_token: NextToken) -> Line:
+        least = self.least(next_token).minimum(next_token.best_log_prob).to(next_token.store.dtype)
+        return Line(by_probability, least, torch.full_like(least, next_token.vocab_size, dtype=torch.int64))
+
+
+@dataclass(frozen=True)
+class TopK(SmallestSet):
+    """The k most probable tokens; of equally probable ones those with the lower ids."""
+
+    name = "top-k"
+    examples = (2, 4, 100)
+    k: float
+    """A whole number."""
+
+    def __post_init__(self) -> None:
+        if self.k != int(self.k) or self.k < 1:
+            raise ValueError(f"top-k: k must be a whole number of at least 1, got {self.k}")
+
+    @property
+    def few(self) -> int:
+        return min(FEW, int(self.k) + 1)
+
+    def check(self, vocab_size: int) -> None:
+        if self.k > vocab_size:
+            raise ValueError(f"top-k: k must be at most {vocab_size}, the size of the vocabulary, got {self.k}")
+
+    def weight(self, log_probs: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+        return torch.ones_like(log_probs)
+
+    def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
+        return running >= self.k
+
+
+@dataclass(frozen=True)
+class Nucleus(SmallestSet):
+    """The smallest set of most probable tokens whose probability exceeds mu; with mu = 1 every token."""
+
+    name = "nucleus"
+    examples = (0.2, 0.4, 0.9)
+    mu: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mu <= 1:
+            raise ValueError(f"nucleus: mu must lie in (0, 1], got {self.mu}")
+
+    @property
+    def complete(self) -> bool:
+        return self.mu == 1
+
+    def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
+        return running > self.mu
+
+
+@dataclass(frozen=True)
+class Typical(SmallestSet):
+    """The tokens whose surprise is closest to the entropy; this can drop the most probable one."""
+
+    name = "typical"
+    examples = (0.2, 0.95)
+    mass: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mass < 1:
+            raise ValueError(f"typical: mass must lie strictly between 0 and 1, got {self.mass}")
+
+    def order(self, next_token: NextToken) -> Order:
+        entropy = next_token.entropy[:, None].to(next_token.store.dtype)
+        return lambda log_probs: -(log_probs + entropy).abs()
+
+    def keep(self, next_token: NextToken) -> None:
+        """Nothing can be told from the most probable tokens."""
+
+    def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
+        return running >= self.mass
+
+
+@dataclass(frozen=True)
+class MinP(Threshold):
+    """Every token at least `ratio` times as probable as the most probable one."""
+
+    name = "min-p"
+    examples = (0.1, 0.5)
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"min-p: ratio must lie in (0, 1], got {self.ratio}")
+
+    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+        return next_token.best_log_prob + math.log(self.ratio)
+
+
+@dataclass(frozen=True)
+class Epsilon(Threshold):
+    """Every token of probability at least `cut`."""
+
+    name = "epsilon"
+    examples = (3e-4, 0.1)
+    cut: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cut < 1:
+            raise ValueError(f"epsilon: cut must lie strictly between 0 and 1, got {self.cut}")
+
+    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+        return torch.full_like(next_token.best_log_prob, math.log(self.cut))
+
+
+@dataclass(frozen=True)
+class Eta(Threshold):
+    """As epsilon, with a cut that sinks where the model is unsure."""
+
+    name = "eta"
+    examples = (3e-4, 0.1)
+    cut: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cut < 1:
+            raise ValueError(f"eta: cut must lie strictly between 0 and 1, got {self.cut}")
+
+    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+        return (math.log(self.cut) / 2 - next_token.entropy).clamp(max=math.log(self.cut))
+
+
+@dataclass(frozen=True)
+class TopNSigma(Threshold):
+    """Every token whose logit is within n standard deviations of the largest."""
+
+    name = "top-n-sigma"
+    examples = (1, 0.5)
+    n: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.n < math.inf:
+            raise ValueError(f"top-n-sigma: n must be positive and finite, got {self.n}")
+
+    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+        return next_token.best_log_prob - self.n * next_token.deviation
+
+
+@dataclass(frozen=True)
+class Consistent:
+    """What `inner` keeps, and eos (Section 4.1): q(eos) >= p(eos), so sampling from a consistent model ends."""
+
+    inner: Truncation
+    keeps_eos: ClassVar[bool] = True
+
+    @property
+    def complete(self) -> bool:
+        return self.inner.complete
+
+    def check(self, vocab_size: int) -> None:
+        self.inner.check(vocab_size)
+
+    def keep(self, next_token: NextToken) -> Kept | None:
+        kept = self.inner.keep(next_token)
+        return kept and replace(kept, eos_log_probs=next_token.eos_log_probs)
+
+    def line(self, next_token: NextToken) -> Line:
+        return self.inner.line(next_token)
+
+    def __str__(self) -> str:
+        return f"consistent-{self.inner}"
+
+
+TRUNCATIONS: dict[str, type[Rule]] = {
+    rule.name: rule for rule in (TopK, Nucleus, Typical, MinP, Epsilon, Eta, TopNSigma)
+}
+"""Every rule by its name in a specification."""
+
+
+def shortest(number: float) -> str:
+    """The shorter of 0.0003 and 3e-4, which read back as the same number."""
+    plain = str(int(number)) if number == int(number) else repr(float(number))
+    forms = (f"{number:.{places}e}".replace("e-0", "e-") for places in range(17))
+    scientific = next(form for form in forms if float(form) == number)
+    return scientific if 0 < number < 1 and len(scientific) < len(plain) else plain

@@ -1,0 +1,232 @@
+"""The one loop that generates: contexts enter a pool of rows, go on step by step, and leave it when they end.
+
+    logits, state = model.step(token, state)
+    token, parents = search.advance(survey(logits))
+    state = state.select(parents)
+
+A search (`Paths` here, `Hypotheses` in `eosin.decoding.beam`) turns logits into the next tokens and says which rows
+they follow, so dropping finished rows and reordering a beam are one and the same `select`. Nothing is computed for a
+row that has ended, and no step is taken that nobody needs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float64, Int
+from torch import Tensor
+
+from eosin.decoding.next_token import NextToken, Workspace, survey
+from eosin.decoding.randomness import uniforms
+from eosin.decoding.table import Table, written
+from eosin.interfaces import Completion, Decoder, Generative, Rows, Search, Token, Uniforms
+from eosin.logits import Logits, as_logits
+from eosin.states import can_join
+
+SMALLEST_BATCH = 16
+"""Matrix products of few rows round differently (docs/log.md), so a smaller batch is filled up with repeated rows."""
+ROOM_TO_OPEN = 8
+"""New contexts enter when one part in so many of the pool is free: reading a prefix has a price of its own."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is to be continued, and the number that its randomness comes from."""
+
+    index: int
+    prefix: Int[Tensor, "length"]
+
+
+def unroll(
+    model: Generative, contexts: Iterable[Context], decoder: Decoder, *, max_steps: int, seed: int, pool: int
+) -> Iterator[Completion]:
+    """Decode all contexts with at most `pool` rows at a time; completions come in the order in which they end."""
+    loop = Loop(model, decoder, max_steps, seed)
+    capacity = max(1, pool // decoder.rows_per_context)
+    waiting = Waiting(contexts, capacity)
+    cohort: Cohort | None = None
+    while cohort or waiting:
+        if cohort is None:
+            cohort = loop.enter(waiting.take(capacity))
+        elif waiting and (room := cohort.room(capacity)):
+            cohort = cohort.join(loop.enter(waiting.take(room)))
+        else:
+            cohort = loop.step(cohort)
+        yield from cohort.search.finished()
+        if not cohort.search.contexts:
+            cohort = None
+
+
+class Waiting:
+    """Contexts that have not entered yet, by length: rows that enter together have prefixes of one length."""
+
+    def __init__(self, contexts: Iterable[Context], look_ahead: int):
+        self._source = iter(contexts)
+        self._look_ahead = look_ahead
+        self._by_length: dict[int, list[Context]] = defaultdict(list)
+        self._refill()
+
+    def _refill(self) -> None:
+        seen = sum(map(len, self._by_length.values()))
+        for context in islice(self._source, self._look_ahead - seen):
+            self._by_length[len(context.prefix)].append(context)
+
+    def take(self, most: int) -> list[Context]:
+        """Up to so many contexts of one length: the length that most are waiting with."""
+        length = max(self._by_length, key=lambda length: len(self._by_length[length]))
+        group = self._by_length.pop(length)
+        if group[most:]:
+            self._by_length[length] = group[most:]
+        self._refill()
+        return group[:most]
+
+    def __bool__(self) -> bool:
+        return bool(self._by_length)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Contexts under way and what the model is to read next. Rows beyond those of the search repeat them."""
+
+    search: Search
+    token: Token
+    state: Any
+
+    def room(self, capacity: int) -> int:
+        """How many contexts may enter now; none where the model's state cannot be joined, or for too few to matter."""
+        free = capacity - self.search.contexts
+        return free if free * ROOM_TO_OPEN >= capacity and can_join(self.state) else 0
+
+    def join(self, other: Cohort) -> Cohort:
+        search = self.search.join(other.search)
+        rows = torch.cat([torch.arange(self.search.rows), len(self.token) + torch.arange(other.search.rows)])
+        rows = filled_up(rows.to(self.token.device))
+        return Cohort(search, torch.cat([self.token, other.token])[rows], self.state.join(other.state).select(rows))
+
+
+class Loop:
+    """One model and one decoder, and the memory that a step needs."""
+
+    def __init__(self, model: Generative, decoder: Decoder, max_steps: int, seed: int):
+        self.model = model
+        self.decoder = decoder
+        self.max_steps = max_steps
+        self.seed = seed
+        self.workspace = Workspace()
+
+    def enter(self, contexts: list[Context]) -> Cohort:
+        prefixes = torch.stack([context.prefix for context in contexts])
+        indices = torch.tensor([context.index for context in contexts], device=prefixes.device)
+        eos_ids = torch.tensor(self.model.eos_ids, device=prefixes.device)
+        search = self.decoder.begin(indices, eos_ids, self.max_steps, self.seed)
+        rows = filled_up(torch.arange(len(contexts), device=prefixes.device))
+        return self._advance(search, *self.model.prefill(prefixes[rows]))
+
+    def step(self, cohort: Cohort) -> Cohort:
+        return self._advance(cohort.search, *self.model.step(cohort.token, cohort.state))
+
+    def _advance(self, search: Search, logits: Logits | Tensor, state: Any) -> Cohort:
+        rows_before = search.rows
+        next_token = survey(as_logits(logits), search.eos_ids, rows_before, self.workspace)
+        check_finite(next_token, search)
+        token, parents = search.advance(next_token)
+        if not len(parents):
+            return Cohort(search, token, state)
+        rows = filled_up(torch.arange(len(parents), device=parents.device))
+        unmoved = len(parents) == rows_before and torch.equal(parents, rows[:rows_before])
+        return Cohort(search, token[rows], state if unmoved else state.select(parents[rows]))
+
+
+def filled_up(rows: Rows) -> Rows:
+    """At least the smallest batch that rounds as all larger ones do, repeating rows where there are too few."""
+    return rows[torch.arange(max(len(rows), SMALLEST_BATCH), device=rows.device) % len(rows)]
+
+
+def check_finite(next_token: NextToken, search: Search) -> None:
+    broken = ~next_token.log_total.isfinite()
+    if broken.any():
+        context, step = search.whereabouts(int(broken.nonzero()[0, 0]))
+        raise ValueError(
+            f"logits of context {context} at step {step} are not a distribution: they contain NaN or +inf, or are all "
+            "-inf; the model must return finite logits or -inf, at least one of them finite"
+        )
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A decoder that goes from left to right, one token a row."""
+
+    def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token: ...
+
+
+@dataclass
+class PathTable(Table):
+    index: Int[Tensor, "contexts"]
+    steps: Int[Tensor, "contexts"]
+    log_prob: Float64[Tensor, "contexts"]
+    history: Int[Tensor, "contexts time"]
+
+
+class Paths:
+    """Contexts of greedy decoding or sampling under way, a row each."""
+
+    def __init__(self, chooser: Chooser, indices: Rows, eos_ids: Int[Tensor, "eos"], max_steps: int, seed: int):
+        self.chooser = chooser
+        self.eos_ids = eos_ids
+        self.max_steps = max_steps
+        self.seed = seed
+        self.ended: list[Completion] = []
+        self.table = PathTable(
+            index=indices,
+            steps=torch.zeros_like(indices),
+            log_prob=torch.zeros_like(indices, dtype=torch.float64),
+            history=indices.new_empty(len(indices), min(32, max_steps), dtype=torch.int32),
+        )
+
+    @property
+    def contexts(self) -> int:
+        return len(self.table.index)
+
+    @property
+    def rows(self) -> int:
+        return self.contexts
+
+    def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
+        table = self.table
+        token = self.chooser.choose(next_token, uniforms(self.seed, table.index, table.steps))
+        table.history = written(table.history, table.steps, token, self.max_steps)
+        table.log_prob += next_token.log_probs_of(token)
+        table.steps += 1
+        terminated = torch.isin(token, self.eos_ids)
+        over = terminated | (table.steps == self.max_steps)
+        rows = (~over).nonzero()[:, 0]
+        if len(rows) < len(token):
+            self._retire(over.nonzero()[:, 0], terminated)
+            self.table = table.select(rows)
+        return token[rows], rows
+
+    def _retire(self, rows: Rows, terminated: Bool[Tensor, "contexts"]) -> None:
+        table = self.table.select(rows)
+        tokens = table.history[:, : int(table.steps.max())].cpu().long()
+        columns = (table.index, table.steps, terminated[rows], table.log_prob)
+        for row, (index, steps, ended, log_prob) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            self.ended.append(Completion(index, tokens[row, :steps], ended, log_prob))
+
+    def join(self, other: Paths) -> Paths:
+        both = copy(self)
+        both.table = self.table.join(other.table)
+        both.ended = self.ended + other.ended
+        return both
+
+    def finished(self) -> list[Completion]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def whereabouts(self, row: int) -> tuple[int, int]:
+        return int(self.table.index[row]), int(self.table.steps[row]) + 1

@@ -1,0 +1,224 @@
+"""The words of this library: what a model, a state, a head, a truncation and a decoder are.
+
+Everything that generates is `prefill` and `step` over an explicit state; everything that truncates is a set of kept
+tokens. Nothing here computes: these are the shapes that the other modules fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from eosin.decoding.next_token import NextToken
+    from eosin.decoding.selection import Line
+    from eosin.decoding.truncation import Kept
+    from eosin.logits import Logits
+
+# Shape names, batch first everywhere. A row is one context under decoding, or one hypothesis of its beam.
+Token = Int[Tensor, "batch"]
+Tokens = Int[Tensor, "batch time"]
+Prefix = Int[Tensor, "batch prefix"]
+Rows = Int[Tensor, "rows"]
+EosLogits = Float[Tensor, "batch time"]
+LogSurvival = Float64[Tensor, "batch time"]
+Uniforms = Float64[Tensor, "batch 2"]
+
+
+@runtime_checkable
+class State(Protocol):
+    """What a model carries from one token to the next: a value, batch first, opaque to every decoder.
+
+    Two more methods are optional. `join(other)` puts the rows of another state behind one's own; a model whose state
+    has none is decoded in shrinking cohorts. `same(other)` tells for each row whether two states agree bit for bit.
+    """
+
+    def select(self, rows: Rows) -> State:
+        """The given rows in the given order; a row may be asked for more than once."""
+
+
+@runtime_checkable
+class Generative(Protocol):
+    """All that decoding asks of a model. softmax(logits) is the next-token distribution, whatever head made it.
+
+    Logits are a (batch, vocab) tensor or, where writing them out would be waste, an `eosin.logits.Logits`.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens; ids run from 0 to vocab_size - 1."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a sequence; chat models have more than one."""
+
+    def prefill(self, prefix: Prefix) -> tuple[Logits | Tensor, State]:
+        """Read prefixes of one length; the logits are those of the first token after them."""
+
+    def step(self, token: Token, state: Any) -> tuple[Logits | Tensor, State]:
+        """Read one more token a row."""
+
+
+@runtime_checkable
+class LanguageModel(Generative, Protocol):
+    """A model that can also say how probable a given text is."""
+
+    def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
+        """The log-probability of each token of the continuation."""
+
+
+@runtime_checkable
+class Core(Protocol):
+    """A network from embedded tokens to hidden vectors: a recurrent one or a transformer."""
+
+    width: int
+
+    def initial(self, batch: int) -> State:
+        """The state before the first token."""
+
+    def __call__(
+        self, inputs: Float[Tensor, "batch time width"], state: Any
+    ) -> tuple[Float[Tensor, "batch time width"], State]:
+        """Hidden vectors after each input. A single step is a sequence of length one."""
+
+
+@runtime_checkable
+class Head(Protocol):
+    """Decides how probable eos is, from the eos logit and a memory of its own.
+
+    `None` as log-survival means that the softmax over all logits stands.
+    """
+
+    def initial(self, batch: int, device: torch.device) -> State:
+        """The memory at the end of the context, before any token has counted."""
+
+    def __call__(self, eos_logits: EosLogits, memory: Any) -> tuple[LogSurvival | None, State]:
+        """log(1 - p(eos)) at each position. A single step is a sequence of length one."""
+
+
+@runtime_checkable
+class Truncation(Protocol):
+    """A rule that says which tokens may be drawn. It keeps; it never edits probabilities."""
+
+    @property
+    def keeps_eos(self) -> bool:
+        """True where eos can never be dropped, whatever the model says."""
+
+    @property
+    def complete(self) -> bool:
+        """True where no token can ever be dropped."""
+
+    def check(self, vocab_size: int) -> None:
+        """Raise a ValueError if the rule does not fit a vocabulary of this size."""
+
+    def keep(self, next_token: NextToken) -> Kept | None:
+        """The kept tokens as a list, where they are few; None where the rule cannot list them."""
+
+    def line(self, next_token: NextToken) -> Line:
+        """The kept tokens as the front of an order, where they are many."""
+
+
+@runtime_checkable
+class Search(Protocol):
+    """Contexts under way with one decoder: the bookkeeping between two steps of the model."""
+
+    eos_ids: Int[Tensor, "eos"]
+
+    @property
+    def contexts(self) -> int:
+        """How many contexts are still under way."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the model's batch they take."""
+
+    def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
+        """Take one step on every row: the next tokens, and the rows of the present batch that they follow."""
+
+    def join(self, other: Any) -> Search:
+        """Both sets of contexts, the rows of `other` last."""
+
+    def finished(self) -> list[Completion]:
+        """The contexts that have ended since this was last asked."""
+
+    def whereabouts(self, row: int) -> tuple[int, int]:
+        """The index of the context in a row, and the step it is about to take, counted from 1."""
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """A decoding algorithm; its `str` is its specification, as in "consistent-nucleus:0.2"."""
+
+    @property
+    def rows_per_context(self) -> int:
+        """The widest that one context gets: 1, or the width of the beam."""
+
+    @property
+    def keeps_eos(self) -> bool:
+        """True where q(eos) >= p(eos) at the decoder's temperature, always: the condition of Theorem 4.1."""
+
+    def check(self, vocab_size: int) -> None:
+        """Raise a ValueError if the decoder does not fit a vocabulary of this size."""
+
+    def begin(self, indices: Rows, eos_ids: Rows, max_steps: int, seed: int) -> Search:
+        """A search over contexts that have just been prefilled, one row each."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a decoder made of one context."""
+
+    index: int
+    """Which context this is."""
+    tokens: Int[Tensor, "length"]
+    """What was produced, eos included where it was."""
+    terminated: bool
+    """Whether decoding ended by itself within the limit."""
+    log_prob: float
+    """Log-probability of the tokens under the model: not truncated, temperature 1."""
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What a decoder made of many contexts, in the order in which the contexts were given.
+
+    Tokens are packed: context i has `packed[offsets[i]:offsets[i + 1]]`.
+    """
+
+    packed: Int[Tensor, "tokens"]
+    offsets: Int[Tensor, "contexts+1"]
+    terminated: Bool[Tensor, "contexts"]
+    """Whether each decoding ended by itself; recorded where it happened, never deduced from a length."""
+    log_prob: Float64[Tensor, "contexts"]
+    """Log-probability of each completion under the model: not truncated, temperature 1."""
+
+    @classmethod
+    def pack(cls, completions: Sequence[Completion]) -> Completions:
+        lengths = torch.tensor([len(c.tokens) for c in completions], dtype=torch.int64)
+        return cls(
+            packed=torch.cat([c.tokens for c in completions]),
+            offsets=torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]),
+            terminated=torch.tensor([c.terminated for c in completions]),
+            log_prob=torch.tensor([c.log_prob for c in completions], dtype=torch.float64),
+        )
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The token ids of each completion, eos included where it was produced."""
+        return [part.tolist() for part in self.packed.tensor_split(self.offsets[1:-1])]
+
+    @property
+    def lengths(self) -> Int[Tensor, "contexts"]:
+        return self.offsets.diff()
+
+    def __len__(self) -> int:
+        return len(self.terminated)
+
+    def __repr__(self) -> str:
+        ended = int(self.terminated.sum())
+        return f"Completions({len(self)} contexts, {ended} terminated, {len(self.packed)} tokens)"

@@ -1,0 +1,166 @@
+"""Next-token logits, written out or not, and the one place where the eos logit is rewritten.
+
+A decoder needs the top few logits, a normaliser and single entries, so logits may stay a product of hidden vectors
+and an output matrix until somebody asks for some columns of it. A self-terminating head and the termination floor
+change one thing only, the probability of eos; in logits that is a rewrite of one entry:
+
+    l_eos := logit(p_eos) + log-sum-exp of the other logits
+
+after which the softmax of the row is exactly the intended distribution, with nothing clamped or renormalised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+SurvivalRule = Callable[[Float[Tensor, "*batch"]], Float[Tensor, "*batch"]]
+"""From log(1 - p(eos)) as the softmax has it to log(1 - p(eos)) as it shall be."""
+
+
+@runtime_checkable
+class Logits(Protocol):
+    """Logits over the last dimension; softmax of `dense()` is the distribution."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def dense(self) -> Float[Tensor, "*batch vocab"]:
+        """All of them, as a tensor that gradients flow through."""
+
+    def columns(self, start: int, stop: int, out: Tensor) -> None:
+        """Write the logits of tokens start to stop - 1 into `out`; those of eos before any rewrite."""
+
+    def eos(
+        self, eos_logits: Float[Tensor, "*batch eos"], log_rest: Float[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch eos"]:
+        """The eos logits as they shall be, given the written ones and the log-sum-exp of all other tokens."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Logits that are a tensor."""
+
+    values: Float[Tensor, "*batch vocab"]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    def dense(self) -> Float[Tensor, "*batch vocab"]:
+        return self.values
+
+    def columns(self, start: int, stop: int, out: Tensor) -> None:
+        out.copy_(self.values[..., start:stop])
+
+    def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
+        return eos_logits
+
+
+@dataclass(frozen=True)
+class Factored:
+    """Logits that are still a product: hidden vectors and the output layer."""
+
+    hidden: Float[Tensor, "*batch width"]
+    weight: Float[Tensor, "vocab width"]
+    bias: Float[Tensor, "vocab"]
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self.hidden.shape[:-1], len(self.weight)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.hidden.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.hidden.device
+
+    def dense(self) -> Float[Tensor, "*batch vocab"]:
+        return functional.linear(self.hidden, self.weight, self.bias)
+
+    def columns(self, start: int, stop: int, out: Tensor) -> None:
+        torch.addmm(self.bias[start:stop], self.hidden, self.weight[start:stop].T, out=out)
+
+    def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
+        return eos_logits
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The logits of `inner` with another probability of eos; the other tokens keep their ratios."""
+
+    inner: Logits
+    eos_ids: tuple[int, ...]
+    log_survival: SurvivalRule
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.inner.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.inner.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.inner.device
+
+    def dense(self) -> Float[Tensor, "*batch vocab"]:
+        logits = self.inner.dense()
+        eos_ids = torch.tensor(self.eos_ids, device=logits.device)
+        log_rest = logits.index_fill(-1, eos_ids, -math.inf).logsumexp(-1)
+        eos_logits = rewrite_eos(logits[..., eos_ids], log_rest, self.log_survival)
+        return logits.index_copy(-1, eos_ids, eos_logits.to(logits.dtype))
+
+    def columns(self, start: int, stop: int, out: Tensor) -> None:
+        self.inner.columns(start, stop, out)
+
+    def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
+        return rewrite_eos(self.inner.eos(eos_logits, log_rest), log_rest, self.log_survival)
+
+
+def as_logits(logits: Logits | Tensor) -> Logits:
+    """A tensor is logits too."""
+    return Dense(logits) if torch.is_tensor(logits) else logits
+
+
+def rewrite_eos(
+    eos_logits: Float[Tensor, "*batch eos"], log_rest: Float[Tensor, "*batch"], log_survival: SurvivalRule
+) -> Float[Tensor, "*batch eos"]:
+    """The eos logits that give 1 - p(eos) the log-survival asked for; several eos tokens keep their ratios.
+
+    Where the model gives every eos token probability zero they have no ratios, and share equally.
+    """
+    log_eos = eos_logits.logsumexp(-1)
+    survival = log_survival(functional.logsigmoid(log_rest - log_eos))
+    equal = -math.log(eos_logits.shape[-1])
+    share = torch.where(log_eos[..., None] == -math.inf, equal, eos_logits - log_eos[..., None])
+    return share + (log_odds_of_eos(survival) + log_rest)[..., None]
+
+
+def log_odds_of_eos(log_survival: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """logit(p) where log_survival = log(1 - p): exact for p near zero and near one."""
+    return torch.log(-torch.expm1(log_survival)) - log_survival

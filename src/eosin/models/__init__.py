@@ -1,0 +1,1 @@
+"""Language models: a core (recurrent or transformer) and a head."""

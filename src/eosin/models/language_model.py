@@ -1,0 +1,89 @@
+"""A core and a head are a language model."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from eosin.interfaces import Prefix, Token, Tokens
+from eosin.logits import Factored, Logits, Rewritten
+from eosin.models.heads import NonMonotonic, SelfTerminating, Softmax
+from eosin.models.recurrent import GRU, LSTM, Recurrent, TanhRNN
+from eosin.models.transformer import Transformer
+from eosin.states import PairState
+
+CORES: dict[str, type[Recurrent] | type[Transformer]] = {
+    "tanh": TanhRNN,
+    "lstm": LSTM,
+    "gru": GRU,
+    "transformer": Transformer,
+}
+
+
+class NeuralLM(nn.Module):
+    """Embedding, core, output layer and head, behind the LanguageModel contract."""
+
+    def __init__(
+        self,
+        core: Recurrent | Transformer,
+        head: Softmax | SelfTerminating | NonMonotonic,
+        vocab_size: int,
+        eos_id: int,
+        tied: bool = False,
+    ):
+        super().__init__()
+        if vocab_size < 2:
+            raise ValueError(f"vocab_size must be at least 2 (eos and one more token), got {vocab_size}")
+        if not 0 <= eos_id < vocab_size:
+            raise ValueError(f"eos_id must lie in [0, {vocab_size}), the ids of the vocabulary, got {eos_id}")
+        self.vocab_size = vocab_size
+        self.eos_ids = (eos_id,)
+        self.core = core
+        self.head = head
+        self.embedding = nn.Embedding(vocab_size, core.width)
+        self.output = nn.Linear(core.width, vocab_size)
+        if tied:
+            self.output.weight = self.embedding.weight
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.uniform_(self.output.weight, -0.1, 0.1)
+        nn.init.zeros_(self.output.bias)
+
+    def initial(self, batch: int) -> PairState:
+        return PairState(self.core.initial(batch), self.head.initial(batch, self.output.bias.device))
+
+    def forward(self, tokens: Tokens, state: PairState, context: int = 0) -> tuple[Logits, PairState]:
+        """Logits of shape (batch, time, vocab) after each token but the first `context`, which the head passes over."""
+        hidden, log_survival, state = self._run(tokens, state, context)
+        return self._logits(hidden, log_survival), state
+
+    def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
+        return self._last(prefix, self.initial(len(prefix)))
+
+    def step(self, token: Token, state: PairState) -> tuple[Logits, PairState]:
+        return self._last(token[:, None], state)
+
+    def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
+        tokens = torch.cat([prefix, continuation[:, :-1]], dim=1)
+        logits, _ = self(tokens, self.initial(len(prefix)), context=prefix.shape[1] - 1)
+        log_probs = logits.dense().log_softmax(-1)
+        return log_probs.gather(-1, continuation[..., None])[..., 0]
+
+    def _last(self, tokens: Tokens, state: PairState) -> tuple[Logits, PairState]:
+        hidden, log_survival, state = self._run(tokens, state, context=tokens.shape[1] - 1)
+        return self._logits(hidden[:, 0], None if log_survival is None else log_survival[:, 0]), state
+
+    def _run(self, tokens: Tokens, state: PairState, context: int) -> tuple[Tensor, Tensor | None, PairState]:
+        hidden, core_state = self.core(self.embedding(tokens), state.first)
+        hidden = hidden[:, context:]
+        (eos_id,) = self.eos_ids
+        # a product by elements: a row's bits must not depend on how many rows there are, as they do in a matrix product
+        eos_logits = (hidden * self.output.weight[eos_id]).sum(-1) + self.output.bias[eos_id]
+        log_survival, memory = self.head(eos_logits, state.second)
+        return hidden, log_survival, PairState(core_state, memory)
+
+    def _logits(self, hidden: Tensor, log_survival: Tensor | None) -> Logits:
+        product = Factored(hidden, self.output.weight, self.output.bias)
+        if log_survival is None:
+            return product
+        return Rewritten(product, self.eos_ids, lambda _: log_survival)

@@ -1,0 +1,83 @@
+"""Recurrent cores: tanh-RNN, LSTM and GRU, of any depth, with a batch-first state."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from eosin.states import TensorState
+
+
+class Recurrent(nn.Module):
+    """Layers of one kind of recurrent cell, with dropout before, between and after them.
+
+    A subclass names the cell and how many tensors of state one layer has.
+    """
+
+    cell: type[nn.RNN] | type[nn.LSTM] | type[nn.GRU]
+    tensors_per_layer: int
+
+    def __init__(self, width: int = 256, layers: int = 2, dropout: float = 0.0, learned_start: bool = False):
+        super().__init__()
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}")
+        if layers < 1:
+            raise ValueError(f"layers must be at least 1, got {layers}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        self.width = width
+        self.dropout = dropout
+        self.layers = nn.ModuleList(self.cell(width, width, batch_first=True) for _ in range(layers))
+        self.start = nn.Parameter(torch.zeros(layers * self.tensors_per_layer, width), requires_grad=learned_start)
+
+    def initial(self, batch: int) -> TensorState:
+        return TensorState(tuple(self.start[:, None].expand(-1, batch, -1).contiguous()))
+
+    def forward(
+        self, inputs: Float[Tensor, "batch time width"], state: TensorState
+    ) -> tuple[Float[Tensor, "batch time width"], TensorState]:
+        hidden = functional.dropout(inputs, self.dropout, self.training)
+        after: list[Tensor] = []
+        per_layer = zip(*[iter(state.tensors)] * self.tensors_per_layer, strict=True)
+        for layer, before in zip(self.layers, per_layer, strict=True):
+            # torch puts the batch second in a state; with one layer that is a view
+            hidden, memory = layer(hidden, self.to_torch(tuple(tensor[None] for tensor in before)))
+            after += [tensor[0] for tensor in self.from_torch(memory)]
+            hidden = functional.dropout(hidden, self.dropout, self.training)
+        return hidden, TensorState(tuple(after))
+
+    def to_torch(self, tensors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        (hidden,) = tensors
+        return hidden
+
+    def from_torch(self, memory: Tensor) -> tuple[Tensor, ...]:
+        return (memory,)
+
+
+class TanhRNN(Recurrent):
+    """h' = tanh(W x + U h + b), the recurrent network of Elman (1990)."""
+
+    cell = nn.RNN
+    tensors_per_layer = 1
+
+
+class GRU(Recurrent):
+    """The gated recurrent unit of Cho et al. (2014)."""
+
+    cell = nn.GRU
+    tensors_per_layer = 1
+
+
+class LSTM(Recurrent):
+    """Long short-term memory, Hochreiter and Schmidhuber (1997): a hidden vector and a cell per layer."""
+
+    cell = nn.LSTM
+    tensors_per_layer = 2
+
+    def to_torch(self, tensors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        return tensors
+
+    def from_torch(self, memory: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return memory

@@ -1,0 +1,65 @@
+"""States made of tensors, batch first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from eosin.interfaces import Rows, State
+
+
+@dataclass(frozen=True)
+class TensorState:
+    """Any number of tensors whose first dimension is the batch."""
+
+    tensors: tuple[Tensor, ...]
+
+    def select(self, rows: Rows) -> TensorState:
+        return TensorState(tuple(tensor.index_select(0, rows) for tensor in self.tensors))
+
+    def join(self, other: TensorState) -> TensorState:
+        return TensorState(tuple(map(torch.cat, zip(self.tensors, other.tensors, strict=True))))
+
+    def same(self, other: TensorState) -> Bool[Tensor, "batch"]:
+        pairs = zip(self.tensors, other.tensors, strict=True)
+        return torch.stack([same_rows(mine, theirs) for mine, theirs in pairs]).all(0)
+
+
+@dataclass(frozen=True)
+class PairState:
+    """Two states side by side: a core's and a head's, or a model's and its wrapper's. It can do what both can."""
+
+    first: Any
+    second: Any
+
+    @property
+    def joinable(self) -> bool:
+        return can_join(self.first) and can_join(self.second)
+
+    def select(self, rows: Rows) -> PairState:
+        return PairState(self.first.select(rows), self.second.select(rows))
+
+    def join(self, other: PairState) -> PairState:
+        return PairState(self.first.join(other.first), self.second.join(other.second))
+
+    def same(self, other: PairState) -> Bool[Tensor, "batch"]:
+        return self.first.same(other.first) & self.second.same(other.second)
+
+
+def can_join(state: State) -> bool:
+    """Whether other rows may be put behind those of this state."""
+    return bool(getattr(state, "joinable", hasattr(state, "join")))
+
+
+def same_rows(mine: Tensor, theirs: Tensor) -> Bool[Tensor, "batch"]:
+    """Bit for bit: 0.0 is not -0.0, and NaN is itself."""
+    return (bits(mine) == bits(theirs)).flatten(1).all(1)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    tensor = tensor.contiguous()
+    return tensor[:, None].view(torch.uint8) if tensor.dim() == 1 else tensor.view(torch.uint8)

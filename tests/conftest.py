@@ -1,0 +1,23 @@
+"""Shapes written in the types are checked on every call while the tests run."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+hook = install_import_hook("eosin", "typecheck.checked")
+
+settings.register_profile("laws", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("laws")
+
+from members import MODELS, Specimen  # noqa: E402 (the hook has to be there first)
+
+
+@pytest.fixture(params=MODELS, ids=str)
+def specimen(request: pytest.FixtureRequest) -> Specimen:
+    """Each model of this package once, small, with random weights."""
+    return request.param

@@ -1,0 +1,92 @@
+"""The members of every table, so that a new one is tested by being added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from eosin.decoding.floor import Floor
+from eosin.decoding.truncation import TRUNCATIONS
+from eosin.models.heads import HEADS
+from eosin.models.language_model import CORES, NeuralLM
+from eosin.theory.constructions import Coin, Loop, Script, theorem_3_4
+
+VOCAB = 7
+EOS = 3
+
+
+def neural(
+    core: str,
+    head: str,
+    *,
+    vocab: int = VOCAB,
+    eos: int = EOS,
+    width: int = 16,
+    layers: int = 2,
+    tied: bool = False,
+    seed: int = 0,
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+    epsilon: float = 0.02,
+) -> NeuralLM:
+    """A small model with random weights, `scale` times as large as a fresh model's output layer is sharp."""
+    torch.manual_seed(seed)
+    head_settings = {} if head == "softmax" else {"epsilon": epsilon}
+    model = NeuralLM(CORES[core](width=width, layers=layers), HEADS[head](**head_settings), vocab, eos, tied=tied)
+    with torch.no_grad():
+        model.embedding.weight.normal_()
+        model.output.weight.normal_(0, scale)
+        model.output.bias.normal_(0, scale)
+    return model.to(dtype).eval()
+
+
+@dataclass(frozen=True)
+class Specimen:
+    name: str
+    make: Callable[[], object]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _neural(core: str, head: str) -> Specimen:
+    return Specimen(f"{core}-{head}", lambda: neural(core, head))
+
+
+NEURAL = [_neural(core, head) for core in CORES for head in HEADS]
+MODELS = [
+    *NEURAL,
+    Specimen("tied-lstm", lambda: neural("lstm", "self-terminating", tied=True)),
+    Specimen("one-layer-gru", lambda: neural("gru", "softmax", layers=1)),
+    Specimen("three-layer-tanh", lambda: neural("tanh", "non-monotonic", layers=3)),
+    Specimen("theorem-3.4", lambda: theorem_3_4(VOCAB, eos_id=EOS)),
+    Specimen("coin", lambda: Coin(0.2, vocab_size=VOCAB)),
+    Specimen("script", lambda: Script([[1, 2, 4], [5], [6, 6, 1, 2, 5, 1, 1]], VOCAB)),
+    Specimen("loop", lambda: Loop(VOCAB - 1, p=0.1)),
+    Specimen("floor-lstm", lambda: Floor(neural("lstm", "softmax"), epsilon=0.05, grace=2)),
+    Specimen("floor-floor-st", lambda: Floor(Floor(neural("gru", "self-terminating"), epsilon=0.1), epsilon=0.05)),
+    Specimen("floor-loop", lambda: Floor(Loop(VOCAB - 1, p=0.0), epsilon=0.1)),
+]
+
+RULES = [rule(value) for rule in TRUNCATIONS.values() for value in rule.examples]
+TRUNCATION_SPECS = [prefix + str(rule) for rule in RULES for prefix in ("", "consistent-")]
+SAMPLERS = ["ancestral", "nucleus:1", *TRUNCATION_SPECS]
+SEARCHES = ["greedy", "beam:1", "beam:3", "beam:3,stop=first"]
+TEMPERED = ["ancestral,temperature=0.7", "nucleus:0.4,temperature=1.5", "consistent-typical:0.2,temperature=0.5"]
+DECODERS = [*SEARCHES, *SAMPLERS, *TEMPERED]
+
+
+def fits(spec: str, vocab_size: int) -> bool:
+    from eosin.decoding.spec import parse_decoder
+
+    try:
+        parse_decoder(spec).check(vocab_size)
+    except ValueError:
+        return False
+    return True
+
+
+def prefixes(count: int, length: int = 3, vocab: int = VOCAB, seed: int = 1) -> torch.Tensor:
+    return torch.randint(0, vocab, (count, length), generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,119 @@
+"""What decoders ask of logits, against the plain formulas: several blocks, ties, -inf, several ways to end."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from eosin.decoding.next_token import BLOCK, NextToken, Workspace, largest, survey
+from eosin.logits import Dense, Factored, Rewritten
+
+
+def surveyed(logits: torch.Tensor, eos_ids: tuple[int, ...] = (2,), temperature: float = 1.0) -> NextToken:
+    return survey(Dense(logits), torch.tensor(eos_ids), len(logits), Workspace()).at(temperature)
+
+
+def example(vocab: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
+    """Rows of very different width, with ties and impossible tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(6, vocab, generator=generator, dtype=dtype) * torch.tensor([[0.1], [1], [3], [8], [3], [0]])
+    logits[4] = (logits[4] * 2).round() / 2
+    logits[3, torch.randperm(vocab, generator=generator)[: vocab // 3]] = -math.inf
+    return logits
+
+
+SIZES = [5, 31, 32, 33, 100, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 77]
+EOS = [(2,), (0, 4), (3, 1, 2)]
+
+
+@pytest.mark.parametrize("vocab", SIZES)
+@pytest.mark.parametrize("eos_ids", EOS)
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 2.5])
+def test_every_answer(vocab: int, eos_ids: tuple[int, ...], temperature: float):
+    logits = example(vocab)
+    logits[:, eos_ids[0]] += 1
+    expected = (logits / temperature).log_softmax(-1)
+    asked = surveyed(logits, eos_ids, temperature)
+
+    assert_close(asked.log_total, (logits / temperature).logsumexp(-1))
+    assert_close(asked.log_probs(), expected)
+    assert_close(asked.eos_log_probs, expected[:, list(eos_ids)])
+    assert_close(asked.best_log_prob, expected.amax(-1))
+    assert_close(asked.entropy, torch.special.entr(expected.exp()).sum(-1))
+    token = torch.tensor([0, 1, 2, 3, 4, vocab - 1])
+    assert_close(asked.log_probs_of(token), expected.gather(1, token[:, None])[:, 0])
+    finite = [row[row > -math.inf] / temperature for row in logits]
+    assert_close(asked.deviation, torch.stack([row.std(correction=0) for row in finite]), atol=1e-7, rtol=1e-7)
+    whole = torch.cat([ids for ids, _ in asked.parts()])
+    assert sorted(whole.tolist()) == sorted([*range(vocab), *eos_ids])
+
+
+@pytest.mark.parametrize("vocab", SIZES)
+@pytest.mark.parametrize("eos_ids", EOS)
+@pytest.mark.parametrize("count", [1, 2, 5, 64, 1000])
+def test_top_is_a_stable_sort(vocab: int, eos_ids: tuple[int, ...], count: int):
+    logits = example(vocab)
+    values, ids = logits.sort(dim=1, descending=True, stable=True)
+    top = surveyed(logits, eos_ids).top(count)
+    count = min(count, vocab)
+    assert top.ids.shape == (6, count)
+    possible = values[:, :count] > -math.inf
+    assert torch.equal(top.ids[possible], ids[:, :count][possible])
+    assert_close(top.log_probs, values[:, :count] - logits.logsumexp(-1, keepdim=True))
+
+
+@given(st.lists(st.lists(st.integers(-2, 2), min_size=40, max_size=40), min_size=1, max_size=4), st.integers(1, 40))
+def test_largest_with_many_ties(rows: list[list[int]], count: int):
+    values = torch.tensor(rows, dtype=torch.float32)
+    ids = torch.randperm(40).expand(len(rows), -1)
+    place = largest(values, ids, count)
+    for row in range(len(rows)):
+        order = sorted(range(40), key=lambda i, row=row: (-rows[row][i], int(ids[row, i])))
+        assert place[row].tolist() == order[:count]
+
+
+def test_factored_is_dense():
+    hidden, weight, bias = torch.randn(6, 16), torch.randn(3000, 16), torch.randn(3000)
+    lazy = Factored(hidden, weight, bias)
+    asked = survey(lazy, torch.tensor([7]), 6, Workspace())
+    assert_close(asked.log_probs(), lazy.dense().double().log_softmax(-1), atol=1e-5, rtol=1e-5)
+    assert lazy.shape == (6, 3000)
+
+
+def test_rewritten_is_dense():
+    """Nested, with two ways to end: what `survey` is told about eos is what `dense` writes."""
+    logits = torch.randn(6, 3000, dtype=torch.float64)
+    inner = Rewritten(Dense(logits), (7, 2100), lambda _: torch.linspace(-4, -1e-3, 6, dtype=torch.float64))
+    outer = Rewritten(inner, (7, 2100), lambda survival: survival - 0.5)
+    asked = survey(outer, torch.tensor([7, 2100]), 6, Workspace())
+    assert_close(asked.log_probs(), outer.dense().log_softmax(-1))
+
+
+def test_workspace_is_reused_and_grows():
+    workspace = Workspace()
+    first = torch.randn(4, 50, dtype=torch.float64)
+    for rows, vocab in [(4, 50), (2, 50), (9, 50), (3, 2000), (4, 50)]:
+        logits = torch.randn(rows, vocab, dtype=torch.float64)
+        asked = survey(Dense(logits), torch.tensor([1]), rows, workspace)
+        assert_close(asked.log_probs(), logits.log_softmax(-1))
+    assert torch.equal(first, first.clone())
+
+
+def test_survey_leaves_the_logits_alone():
+    logits = torch.randn(4, 50)
+    before = logits.clone()
+    surveyed(logits)
+    assert torch.equal(logits, before)
+
+
+def test_only_the_rows_asked_for():
+    logits = torch.randn(6, 2000, dtype=torch.float64)
+    asked = survey(Dense(logits), torch.tensor([1]), 4, Workspace())
+    assert asked.rows == 4
+    assert_close(asked.log_probs(), logits[:4].log_softmax(-1))
+    rows = torch.tensor([3, 0, 3])
+    assert_close(asked.select(rows).log_probs(), logits[rows].log_softmax(-1))
+    assert torch.equal(asked.select(rows).top(3).ids, logits[rows].topk(3).indices)
