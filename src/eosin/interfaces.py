@@ -25,6 +25,7 @@ Token = Int[Tensor, "batch"]
 Tokens = Int[Tensor, "batch time"]
 Prefix = Int[Tensor, "batch prefix"]
 Rows = Int[Tensor, "rows"]
+EosIds = Int[Tensor, "eos"]
 EosLogits = Float[Tensor, "batch time"]
 LogSurvival = Float64[Tensor, "batch time"]
 Uniforms = Float64[Tensor, "batch 2"]
@@ -127,7 +128,7 @@ class Truncation(Protocol):
 class Search(Protocol):
     """Contexts under way with one decoder: the bookkeeping between two steps of the model."""
 
-    eos_ids: Int[Tensor, "eos"]
+    eos_ids: EosIds
 
     @property
     def contexts(self) -> int:
@@ -165,7 +166,7 @@ class Decoder(Protocol):
     def check(self, vocab_size: int) -> None:
         """Raise a ValueError if the decoder does not fit a vocabulary of this size."""
 
-    def begin(self, indices: Rows, eos_ids: Rows, max_steps: int, seed: int) -> Search:
+    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Search:
         """A search over contexts that have just been prefilled, one row each."""
 
 
@@ -191,7 +192,7 @@ class Completions:
     """
 
     packed: Int[Tensor, "tokens"]
-    offsets: Int[Tensor, "contexts+1"]
+    offsets: Int[Tensor, "bounds"]
     terminated: Bool[Tensor, "contexts"]
     """Whether each decoding ended by itself; recorded where it happened, never deduced from a length."""
     log_prob: Float64[Tensor, "contexts"]

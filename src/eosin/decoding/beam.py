@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float64, Int
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from eosin.decoding.next_token import NextToken, largest
 from eosin.decoding.table import Table, written
-from eosin.interfaces import Completion, Rows, Token
+from eosin.interfaces import Completion, EosIds, Rows, Token
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,8 @@ class Beam:
     """Beam search of a width, ending when `width` hypotheses are finished, or with the first."""
 
     width: int
-    stop: Literal["full", "first"] = "full"
+    stop: str = "full"
+    """"full": `width` hypotheses have to be finished; "first": one."""
 
     keeps_eos = False
 
@@ -49,7 +49,7 @@ class Beam:
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do: a beam may be wider than it."""
 
-    def begin(self, indices: Rows, eos_ids: Rows, max_steps: int, seed: int) -> Hypotheses:
+    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Hypotheses:
         return Hypotheses(self, indices, eos_ids, max_steps)
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class HypothesisTable(Table):
 class Hypotheses:
     """Contexts of beam search under way. Rows of the batch are their unfinished hypotheses, context by context."""
 
-    def __init__(self, beam: Beam, indices: Rows, eos_ids: Int[Tensor, "eos"], max_steps: int):
+    def __init__(self, beam: Beam, indices: Rows, eos_ids: EosIds, max_steps: int):
         self.beam = beam
         self.eos_ids = eos_ids
         self.max_steps = max_steps

@@ -17,7 +17,7 @@ from torch import Tensor
 from eosin.decoding.next_token import NextToken
 from eosin.decoding.truncation import Kept, shortest
 from eosin.decoding.unroll import Paths
-from eosin.interfaces import Rows, Token, Truncation, Uniforms
+from eosin.interfaces import EosIds, Rows, Token, Truncation, Uniforms
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Greedy:
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do."""
 
-    def begin(self, indices: Rows, eos_ids: Rows, max_steps: int, seed: int) -> Paths:
+    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Paths:
         return Paths(self, indices, eos_ids, max_steps, seed)
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
@@ -61,7 +61,7 @@ class Sampler:
         if self.truncation is not None:
             self.truncation.check(vocab_size)
 
-    def begin(self, indices: Rows, eos_ids: Rows, max_steps: int, seed: int) -> Paths:
+    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Paths:
         return Paths(self, indices, eos_ids, max_steps, seed)
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
@@ -87,7 +87,7 @@ def draw(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> T
     return token
 
 
-def draw_from_list(kept: Kept, eos_ids: Int[Tensor, "eos"], uniforms: Uniforms) -> Token:
+def draw_from_list(kept: Kept, eos_ids: EosIds, uniforms: Uniforms) -> Token:
     by_id = kept.ids.argsort(1)
     probs = kept.log_probs.gather(1, by_id).exp()
     other = kept.ids.gather(1, by_id.gather(1, quantile(probs, uniforms[:, 1])[:, None]))[:, 0]
@@ -136,7 +136,7 @@ def draw_by_blocks(
 def end_or(
     other: Token,
     other_mass: Float64[Tensor, "batch"],
-    eos_ids: Int[Tensor, "eos"],
+    eos_ids: EosIds,
     eos_probs: Float64[Tensor, "batch eos"],
     uniforms: Uniforms,
 ) -> Token:

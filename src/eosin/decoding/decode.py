@@ -33,13 +33,13 @@ def decode(
     pool       how many rows are decoded at a time, at most
     indices    the numbers of the contexts, where these are some of many; 0, 1, 2, ... if not given
     """
-    parsed = parse_decoder(decoder) if isinstance(decoder, str) else decoder
+    parsed = as_decoder(decoder)
     check_model(model)
     parsed.check(model.vocab_size)
     check_at_least("max_steps", max_steps, 1)
     check_at_least("pool", pool, 1)
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed must lie in [0, 2^64), got {seed}")
+    if not is_whole(seed) or not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be a whole number in [0, 2^64), got {seed!r}")
     contexts = checked_contexts(prefixes, indices, model)
     with torch.inference_mode(), evaluating(model):
         completions = list(unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool))
@@ -56,14 +56,28 @@ def check_model(model: Generative) -> None:
         raise ValueError(f"eos_ids must be one or more ids in [0, {model.vocab_size}), got {model.eos_ids}")
 
 
+def as_decoder(decoder: str | Decoder) -> Decoder:
+    if isinstance(decoder, str):
+        return parse_decoder(decoder)
+    if not hasattr(decoder, "begin"):
+        raise ValueError(f"decoder must be a specification, as 'nucleus:0.2', or a Decoder, got {decoder!r}")
+    return decoder
+
+
 def check_at_least(name: str, value: int, least: int) -> None:
-    if value != int(value) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
+    if not is_whole(value) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def is_whole(value: object) -> bool:
+    return hasattr(value, "__index__")
 
 
 def checked_contexts(
     prefixes: Tensor | Sequence[Sequence[int]], indices: Sequence[int] | None, model: Generative
 ) -> list[Context]:
+    if not hasattr(prefixes, "__len__"):
+        raise ValueError(f"prefixes must be a tensor or a list of lists of token ids, got {prefixes!r}")
     if len(prefixes) == 0:
         raise ValueError("prefixes must hold at least one prefix, got none")
     numbers = range(len(prefixes)) if indices is None else [int(index) for index in indices]
@@ -73,7 +87,10 @@ def checked_contexts(
 
 
 def checked_prefix(prefix: Tensor | Sequence[int], place: int, model: Generative) -> Tensor:
-    tokens = torch.as_tensor(prefix)
+    try:
+        tokens = torch.as_tensor(prefix)
+    except (TypeError, ValueError):
+        raise ValueError(f"prefix {place} must be a list of token ids, got {prefix!r}") from None
     if tokens.dim() != 1 or tokens.numel() == 0:
         raise ValueError(f"prefix {place} must be a list of at least one token id, got {prefix}")
     if tokens.is_floating_point() or tokens.dtype == torch.bool:

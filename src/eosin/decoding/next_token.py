@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from eosin.interfaces import Rows, Token
+from eosin.interfaces import EosIds, Rows, Token
 from eosin.logits import Logits
 
 BLOCK = 1024
@@ -44,7 +44,7 @@ class NextToken:
     store: Float[Tensor, "blocks batch columns"]
     """The logits in blocks of columns; -inf at the tokens that end and after the last token."""
     group_max: Float[Tensor, "batch groups"]
-    eos_ids: Int[Tensor, "eos"]
+    eos_ids: EosIds
     eos_logits: Float64[Tensor, "batch eos"]
     vocab_size: int
     block_log_mass: Float64[Tensor, "batch blocks"]
@@ -190,7 +190,7 @@ class Workspace:
         return self._store[:-1, :rows], self._store[-1, :rows]
 
 
-def survey(logits: Logits, eos_ids: Int[Tensor, "eos"], rows: int, workspace: Workspace) -> NextToken:
+def survey(logits: Logits, eos_ids: EosIds, rows: int, workspace: Workspace) -> NextToken:
     """Everything decoders need to know about the first `rows` rows; valid until the workspace is used again."""
     store, scratch = workspace.blocks(logits)
     vocab, columns = logits.shape[-1], store.shape[-1]

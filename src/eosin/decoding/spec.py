@@ -22,7 +22,7 @@ def parse_decoder(spec: str) -> Decoder:
     """The decoder that a specification names; a ValueError says what is wrong with one that names none."""
     rule, *settings = spec.split(",")
     name, colon, value = rule.partition(":")
-    options = dict(parse_option(setting, spec) for setting in settings)
+    options = parse_options(settings, spec)
     if name not in NAMES:
         raise ValueError(f"unknown decoder {spec!r}: {suggestion(name, NAMES)}")
     if name in ("greedy", "ancestral") and colon:
@@ -44,11 +44,16 @@ def parse_truncation(name: str, value: str, spec: str) -> Truncation | None:
     return Consistent(truncation) if name.startswith(CONSISTENT) else truncation
 
 
-def parse_option(setting: str, spec: str) -> tuple[str, str]:
-    key, equals, value = setting.partition("=")
-    if not equals or not value:
-        raise ValueError(f"options are written key=value, got {setting!r} in {spec!r}")
-    return key, value
+def parse_options(settings: list[str], spec: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if not value:
+            raise ValueError(f"options are written key=value, got {setting!r} in {spec!r}")
+        if key in options:
+            raise ValueError(f"{key} is given twice in {spec!r}")
+        options[key] = value
+    return options
 
 
 def allowed(options: dict[str, str], known: dict[str, type], spec: str) -> dict[str, Any]:

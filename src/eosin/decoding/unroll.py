@@ -25,7 +25,7 @@ from torch import Tensor
 from eosin.decoding.next_token import NextToken, Workspace, survey
 from eosin.decoding.randomness import uniforms
 from eosin.decoding.table import Table, written
-from eosin.interfaces import Completion, Decoder, Generative, Rows, Search, Token, Uniforms
+from eosin.interfaces import Completion, Decoder, EosIds, Generative, Rows, Search, Token, Uniforms
 from eosin.logits import Logits, as_logits
 from eosin.states import can_join
 
@@ -143,7 +143,7 @@ class Loop:
         return Cohort(search, token[rows], state if unmoved else state.select(parents[rows]))
 
 
-def filled_up(rows: Rows) -> Rows:
+def filled_up(rows: Rows) -> Int[Tensor, "batch"]:
     """At least the smallest batch that rounds as all larger ones do, repeating rows where there are too few."""
     return rows[torch.arange(max(len(rows), SMALLEST_BATCH), device=rows.device) % len(rows)]
 
@@ -176,7 +176,7 @@ class PathTable(Table):
 class Paths:
     """Contexts of greedy decoding or sampling under way, a row each."""
 
-    def __init__(self, chooser: Chooser, indices: Rows, eos_ids: Int[Tensor, "eos"], max_steps: int, seed: int):
+    def __init__(self, chooser: Chooser, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int):
         self.chooser = chooser
         self.eos_ids = eos_ids
         self.max_steps = max_steps

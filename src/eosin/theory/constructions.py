@@ -44,9 +44,10 @@ def theorem_3_4(vocab_size: int, eos_id: int = 0, upper: int = 2) -> NeuralLM:
         cell["weight_hh_l0"][:upper, :upper] = 2 / upper
         cell["weight_hh_l0"][upper:, upper:] = one_hot
         core.start.fill_(0.5)
-        # tanh(2x) > x for x from 0.5 to the fixed point near 0.96: the upper block never falls below its start
+        # the upper block is tanh(1) = 0.76 after one token and climbs to the fixed point of tanh(2x), 0.96; the entry
+        # for eos stays below 0.96: the logit of eos below -0.5
         model.output.weight[:, :upper] = 0.5 / upper
-        model.output.weight[eos_id, :upper] = -3 / upper
+        model.output.weight[eos_id, :upper] = -2 / upper
         model.output.weight[:, upper:] = one_hot
     return model.eval()
 

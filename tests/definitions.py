@@ -1,0 +1,74 @@
+"""Every truncation rule as its paper writes it, one row at a time, in Python floats. A new rule needs its line here."""
+
+from __future__ import annotations
+
+import math
+
+Probs = list[float]
+
+
+def by_probability(probs: Probs) -> list[int]:
+    return sorted(range(len(probs)), key=lambda token: (-probs[token], token))
+
+
+def entropy(probs: Probs) -> float:
+    return -sum(p * math.log(p) for p in probs if p > 0)
+
+
+def front(order: list[int], probs: Probs, enough) -> set[int]:
+    kept, mass = set(), 0.0
+    for token in order:
+        kept.add(token)
+        mass += probs[token]
+        if enough(mass):
+            break
+    return kept
+
+
+def above(probs: Probs, cut: float) -> set[int]:
+    return {token for token, p in enumerate(probs) if p >= cut} or {by_probability(probs)[0]}
+
+
+def top_k(probs: Probs, k: float) -> set[int]:
+    return set(by_probability(probs)[: int(k)])
+
+
+def nucleus(probs: Probs, mu: float) -> set[int]:
+    return front(by_probability(probs), probs, lambda mass: mass > mu)
+
+
+def typical(probs: Probs, least_mass: float) -> set[int]:
+    h = entropy(probs)
+    surprise = [-math.log(p) if p > 0 else math.inf for p in probs]
+    order = sorted(range(len(probs)), key=lambda token: (abs(surprise[token] - h), token))
+    return front(order, probs, lambda mass: mass >= least_mass)
+
+
+def min_p(probs: Probs, ratio: float) -> set[int]:
+    return above(probs, ratio * max(probs))
+
+
+def epsilon(probs: Probs, cut: float) -> set[int]:
+    return above(probs, cut)
+
+
+def eta(probs: Probs, cut: float) -> set[int]:
+    return above(probs, min(cut, math.sqrt(cut) * math.exp(-entropy(probs))))
+
+
+def top_n_sigma(probs: Probs, n: float) -> set[int]:
+    logits = [math.log(p) for p in probs if p > 0]  # logits up to a constant, which no deviation sees
+    mean = sum(logits) / len(logits)
+    deviation = math.sqrt(sum((logit - mean) ** 2 for logit in logits) / len(logits))
+    return {token for token, p in enumerate(probs) if p > 0 and math.log(p) >= max(logits) - n * deviation}
+
+
+DEFINITIONS = {
+    "top-k": top_k,
+    "nucleus": nucleus,
+    "typical": typical,
+    "min-p": min_p,
+    "epsilon": epsilon,
+    "eta": eta,
+    "top-n-sigma": top_n_sigma,
+}

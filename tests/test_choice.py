@@ -1,0 +1,155 @@
+"""The distribution that a sampler induces is the one that defines it: by enumeration, and by many draws."""
+
+import math
+
+import pytest
+import torch
+from definitions import DEFINITIONS
+from members import RULES, SAMPLERS, TRUNCATION_SPECS, fits
+from test_next_token import surveyed
+from torch.testing import assert_close
+
+from eosin.decoding.choice import Sampler, draw, draw_from_all, draw_from_front, quantile
+from eosin.decoding.next_token import BLOCK
+from eosin.decoding.randomness import uniforms
+from eosin.decoding.spec import parse_decoder
+from eosin.decoding.truncation import Consistent, Nucleus
+
+EOS = 4
+TEMPERATURES = [1.0, 0.5, 2.0]
+
+
+def example(vocab: int = 12) -> torch.Tensor:
+    logits = 1.5 * torch.randn(5, vocab, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    logits[1, 7] = -math.inf
+    logits[2] = (2 * logits[2]).round() / 2
+    logits[3, EOS] = 3.0
+    logits[4, EOS] = -8.0
+    return logits
+
+
+def definition(spec: str, logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """The induced distribution as the papers define it: p renormalised over the kept set."""
+    probs = (logits / temperature).softmax(-1)
+    rule, _, value = spec.removeprefix("consistent-").partition(":")
+    keeps = torch.ones_like(probs, dtype=torch.bool)
+    if rule in DEFINITIONS and not (rule == "nucleus" and float(value) == 1):
+        for row, row_probs in enumerate(probs.tolist()):
+            kept = DEFINITIONS[rule](row_probs, float(value))
+            keeps[row] = torch.tensor([token in kept for token in range(len(row_probs))])
+    if spec.startswith("consistent-"):
+        keeps[:, EOS] = True
+    kept_probs = probs * keeps
+    return kept_probs / kept_probs.sum(-1, keepdim=True)
+
+
+def grid(points: int) -> torch.Tensor:
+    """All pairs of uniform numbers from a regular grid: what they pick is the distribution, up to the grid."""
+    line = (torch.arange(points, dtype=torch.float64) + 0.5) / points
+    return torch.cartesian_prod(line, line)
+
+
+def frequencies(spec: str, logits: torch.Tensor, numbers: torch.Tensor, temperature: float) -> torch.Tensor:
+    rows, vocab = logits.shape
+    asked = surveyed(logits.repeat_interleave(len(numbers), 0), (EOS,))
+    sampler = parse_decoder(spec)
+    sampler = Sampler(sampler.truncation, temperature)
+    token = sampler.choose(asked, numbers.repeat(rows, 1)).view(rows, -1)
+    return torch.stack([row.bincount(minlength=vocab) for row in token]) / len(numbers)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("spec", [spec for spec in SAMPLERS if fits(spec, 12)])
+def test_induced_distribution_is_the_definition(spec: str, temperature: float):
+    logits = example()
+    points = 100
+    found = frequencies(spec, logits, grid(points), temperature)
+    expected = definition(spec, logits, temperature)
+    assert_close(found, expected.to(found.dtype), atol=2.0 / points, rtol=0)
+    assert (found[expected > 2.0 / points] > 0).all()
+    assert not (found[expected == 0] > 0).any()
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SAMPLERS if fits(spec, 12)])
+def test_many_draws_pass_a_chi_square_test(spec: str):
+    """With the library's own random numbers: 20,000 contexts, one draw each."""
+    logits = example()[:1]
+    draws = 20_000
+    numbers = uniforms(5, torch.arange(draws), torch.full((draws,), 3))
+    counts = frequencies(spec, logits, numbers, 1.0)[0] * draws
+    expected = definition(spec, logits, 1.0)[0] * draws
+    assert not (counts[expected == 0] > 0).any()
+    cells = expected > 5
+    if cells.sum() > 1:
+        statistic = ((counts - expected)[cells].square() / expected[cells]).sum()
+        degrees = cells.sum() - 1
+        p_value = torch.special.gammaincc(degrees / 2, statistic / 2)
+        assert p_value > 1e-4, f"chi-square {statistic:.1f} with {degrees} degrees of freedom"
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("spec", [spec for spec in TRUNCATION_SPECS if spec.startswith("consistent-")])
+def test_consistent_samplers_never_make_eos_less_probable(spec: str, temperature: float):
+    """The condition of Theorem 4.1, q(eos) >= p(eos), from what is really kept."""
+    logits = 3 * torch.randn(64, 150, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    asked = surveyed(logits, (EOS,)).at(temperature)
+    truncation = parse_decoder(spec).truncation
+    keeps = truncation.line(asked).keeps(torch.arange(150), asked.log_probs())
+    keeps[:, EOS] = True
+    probs = asked.log_probs().exp()
+    q_eos = probs[:, EOS] / (probs * keeps).sum(-1)
+    assert (q_eos >= probs[:, EOS]).all()
+    below = torch.stack([q_eos - 1e-9, torch.full_like(q_eos, 0.5)], dim=-1).clamp(min=0)
+    above = torch.stack([q_eos + 1e-9, torch.full_like(q_eos, 0.5)], dim=-1)
+    assert (draw(truncation, asked, below) == EOS).all()
+    assert (draw(truncation, asked, above)[q_eos < 1 - 1e-8] != EOS).all()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_list_and_front_draw_the_same(rule):
+    """Also over several blocks, at a temperature, and with two ways to end."""
+    logits = 4 * torch.randn(200, 2 * BLOCK + 40, generator=torch.Generator().manual_seed(10), dtype=torch.float64)
+    asked = surveyed(logits, (EOS, 1500)).at(0.8)
+    numbers = torch.rand(200, 2, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
+    for truncation in (rule, Consistent(rule)):
+        assert torch.equal(draw(truncation, asked, numbers), draw_from_front(truncation, asked, numbers))
+
+
+def test_nucleus_and_consistent_nucleus_part_where_eos_is_drawn():
+    logits = 3 * torch.randn(3000, 40, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
+    asked = surveyed(logits, (EOS,))
+    numbers = torch.rand(3000, 2, generator=torch.Generator().manual_seed(13), dtype=torch.float64)
+    plain, consistent = (draw(t, asked, numbers) for t in (Nucleus(0.5), Consistent(Nucleus(0.5))))
+    parted = plain != consistent
+    assert 0 < parted.sum() < 1000
+    assert (consistent[parted] == EOS).all()
+
+
+def test_ancestral_takes_the_block_and_then_the_token():
+    """Over three blocks, against the inverse of the whole cumulative distribution in the order of ids."""
+    logits = torch.randn(50, 3 * BLOCK - 9, generator=torch.Generator().manual_seed(14), dtype=torch.float64)
+    logits[:, EOS] = -math.inf
+    numbers = torch.rand(50, 2, generator=torch.Generator().manual_seed(15), dtype=torch.float64)
+    running = logits.softmax(-1).cumsum(-1)
+    expected = torch.searchsorted(running, numbers[:, 1:] * running[:, -1:], right=True)[:, 0]
+    assert torch.equal(draw_from_all(surveyed(logits, (EOS,)), numbers), expected)
+
+
+def test_several_ways_to_end_are_drawn_by_their_share():
+    logits = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64).log()
+    asked = surveyed(logits.repeat(40_000, 1), (0, 2))
+    token = draw_from_all(asked, grid(200))
+    assert_close(token.bincount() / 40_000, torch.tensor([0.2, 0.5, 0.3]), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1 - 2**-53])
+def test_quantile_never_picks_weight_zero(fraction: float):
+    weights = torch.tensor([[0, 1e-300, 0, 3, 0], [0, 0, 1, 0, 0], [0.1, 0.2, 0.3, 0.4, 0]], dtype=torch.float64)
+    picked = quantile(weights, torch.full((3,), fraction, dtype=torch.float64))
+    assert (weights.gather(1, picked[:, None]) > 0).all()
+
+
+@pytest.mark.parametrize("temperature", [0, -1, math.inf, math.nan])
+def test_bad_temperature(temperature: float):
+    with pytest.raises(ValueError, match=r"temperature must be positive and finite, got"):
+        Sampler(None, temperature)

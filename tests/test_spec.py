@@ -1,0 +1,108 @@
+"""Specifications: every decoder has one, reads back, and a wrong one says what is wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from members import DECODERS
+
+import eosin
+from eosin.decoding.beam import Beam
+from eosin.decoding.choice import Greedy, Sampler
+from eosin.decoding.spec import NAMES
+from eosin.decoding.truncation import TRUNCATIONS, Consistent, Nucleus, TopK, shortest
+
+DOCUMENTED = [
+    *("ancestral", "greedy", "beam:4", "beam:4,stop=first", "top-k:2", "nucleus:0.2", "min-p:0.1", "epsilon:3e-4"),
+    *("eta:3e-4", "typical:0.95", "top-n-sigma:1", "consistent-nucleus:0.2", "ancestral,temperature=0.7"),
+]
+
+
+@pytest.mark.parametrize("spec", [*DECODERS, *DOCUMENTED])
+def test_round_trip(spec: str):
+    decoder = eosin.parse_decoder(spec)
+    assert str(decoder) == spec
+    assert eosin.parse_decoder(str(decoder)) == decoder
+
+
+@pytest.mark.parametrize(
+    ("spec", "decoder"),
+    [
+        ("greedy", Greedy()),
+        ("ancestral", Sampler()),
+        ("beam:4", Beam(4)),
+        ("beam:4,stop=full", Beam(4)),
+        ("beam:2,stop=first", Beam(2, "first")),
+        ("top-k:2", Sampler(TopK(2))),
+        ("consistent-nucleus:0.20", Sampler(Consistent(Nucleus(0.2)))),
+        ("nucleus:2e-1,temperature=1", Sampler(Nucleus(0.2))),
+    ],
+)
+def test_meaning(spec: str, decoder):
+    assert eosin.parse_decoder(spec) == decoder
+
+
+@given(st.floats(min_value=1e-12, max_value=1, exclude_min=True))
+def test_any_value_reads_back(mu: float):
+    decoder = Sampler(Nucleus(mu), temperature=mu)
+    assert eosin.parse_decoder(str(decoder)) == decoder
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (3e-4, "3e-4"),
+        (1e-3, "1e-3"),
+        (0.01, "0.01"),
+        (0.95, "0.95"),
+        (1, "1"),
+        (1.0, "1"),
+        (2.5, "2.5"),
+        (1000, "1000"),
+    ],
+)
+def test_numbers_are_written_as_people_write_them(number: float, text: str):
+    assert shortest(number) == text
+
+
+def test_every_rule_can_be_named():
+    assert set(TRUNCATIONS) | {f"consistent-{name}" for name in TRUNCATIONS} | {"greedy", "ancestral", "beam"} == set(
+        NAMES
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("nuclues:0.2", "did you mean nucleus"),
+        ("topk:2", "did you mean top-k"),
+        ("consistent-greedy", "did you mean consistent-"),
+        ("xyzzy", "known are greedy, ancestral, beam"),
+        ("", "known are greedy"),
+        ("nucleus", "nucleus needs a value, as in 'nucleus:0.2'"),
+        ("top-k", "top-k needs a value, as in 'top-k:2'"),
+        ("greedy:1", "greedy takes no value"),
+        ("ancestral:0.5", "ancestral takes no value"),
+        ("nucleus:much", "'much' is not a number"),
+        ("nucleus:1.5", "mu must lie in (0, 1], got 1.5"),
+        ("nucleus:nan", "mu must lie in (0, 1], got nan"),
+        ("top-k:0", "k must be a whole number of at least 1, got 0"),
+        ("top-k:2.5", "k must be a whole number of at least 1, got 2.5"),
+        ("beam", "needs a whole number as its width, as in 'beam:4'"),
+        ("beam:2.5", "needs a whole number as its width"),
+        ("beam:-1", "needs a whole number as its width"),
+        ("beam:0", "width must be a whole number of at least 1, got 0"),
+        ("beam:4,stop=soon", "stop must be 'full' (width finished) or 'first' (one finished), got 'soon'"),
+        ("beam:4,stopp=first", "unknown option 'stopp' in 'beam:4,stopp=first': did you mean stop?"),
+        ("greedy,temperature=0.7", "this decoder takes none"),
+        ("nucleus:0.2,temprature=1", "did you mean temperature?"),
+        ("nucleus:0.2,temperature", "options are written key=value"),
+        ("nucleus:0.2,temperature=", "options are written key=value"),
+        ("nucleus:0.2,temperature=cold", "'cold' is not a number"),
+        ("nucleus:0.2,temperature=0", "temperature must be positive and finite, got 0"),
+        ("nucleus:0.2,temperature=1,temperature=2", "temperature is given twice"),
+    ],
+)
+def test_a_wrong_specification_says_what_is_wrong(spec: str, says: str):
+    with pytest.raises(ValueError) as error:
+        eosin.parse_decoder(spec)
+    assert says in str(error.value)

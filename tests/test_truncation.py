@@ -1,0 +1,179 @@
+"""Kept sets against their definitions, and the laws that every rule obeys."""
+
+import math
+
+import pytest
+import torch
+from definitions import DEFINITIONS
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from members import RULES, fits
+from test_next_token import surveyed
+
+from eosin.decoding.truncation import FEW, TRUNCATIONS, Consistent, Epsilon, Nucleus, TopK, Typical
+
+
+def listed(rule, asked) -> list[set[int] | None]:
+    """The kept set of each row as a list gives it; None where it is too long for one."""
+    kept = rule.keep(asked)
+    if kept is None:
+        return [None] * asked.rows
+    sets = []
+    for row in range(asked.rows):
+        others = {int(i) for i, lp in zip(kept.ids[row], kept.log_probs[row], strict=True) if lp > -math.inf}
+        eos = {int(i) for i, lp in zip(asked.eos_ids, kept.eos_log_probs[row], strict=True) if lp > -math.inf}
+        sets.append(others | eos if kept.settled[row] else None)
+    return sets
+
+
+def lined(rule, asked) -> list[set[int]]:
+    """The kept set of each row as the line through the order gives it, tokens that cannot occur left out."""
+    log_probs = asked.log_probs()
+    keeps = rule.line(asked).keeps(torch.arange(asked.vocab_size), log_probs.to(asked.store.dtype))
+    keeps |= torch.isin(torch.arange(asked.vocab_size), asked.eos_ids) & torch.tensor(rule.keeps_eos)
+    keeps &= log_probs > -math.inf
+    return [set(row.nonzero()[:, 0].tolist()) for row in keeps]
+
+
+def possible(probs: list[float], tokens: set[int]) -> set[int]:
+    return {token for token in tokens if probs[token] > 0}
+
+
+# probabilities that are sums of powers of two: ties are ties, and sums reach a bound exactly or not at all
+weights = st.lists(st.sampled_from([0, 1, 1, 1, 2, 3, 8, 30]), min_size=2, max_size=90).filter(lambda w: sum(w) > 0)
+
+
+def exact_logits(row: list[int]) -> tuple[list[float], torch.Tensor]:
+    padded = [*row, 2 ** math.ceil(math.log2(sum(row) + 1)) - sum(row)]
+    probs = [weight / sum(padded) for weight in padded]
+    return probs, torch.tensor([probs], dtype=torch.float64).log()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@given(row=weights)
+def test_kept_set_is_the_definition(rule, row):
+    """By list and by line, on rows full of ties; rows that a rounding error could tip either way are left out."""
+    while not fits(str(rule), len(row)):
+        row = row + row
+    probs, logits = exact_logits(row)
+    (value,) = vars(rule).values()
+    define = DEFINITIONS[rule.name]
+    expected = possible(probs, define(probs, value))
+    tipping = [possible(probs, define(probs, value * (1 + wiggle))) for wiggle in (-1e-9, 1e-9)] if value < 1 else []
+    assume(all(other == expected for other in tipping))
+    asked = surveyed(logits, (0,))
+    (from_list,) = listed(rule, asked)
+    assert from_list in (None, expected)
+    if rule.name != "typical":  # two tokens equally far from the entropy are a tie only in exact arithmetic
+        assert lined(rule, asked) == [expected]
+    if from_list is None and rule.name != "typical":
+        assert len(define(probs, value)) >= min(FEW, len(probs)), "a short list was not listed"
+
+
+@pytest.mark.parametrize("vocab", [120, 700, 2500])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_kept_set_on_real_valued_logits(rule, vocab: int, temperature: float):
+    generator = torch.Generator().manual_seed(vocab)
+    sharpness = torch.tensor([[0.01], [0.5], [1], [2], [4], [8], [20], [60]])
+    logits = torch.randn(8, vocab, generator=generator, dtype=torch.float64) * sharpness
+    asked = surveyed(logits, (5, 0), temperature)
+    (value,) = vars(rule).values()
+    expected = [DEFINITIONS[rule.name](row, value) for row in (logits / temperature).softmax(-1).tolist()]
+    expected = [
+        possible(row, kept) for row, kept in zip((logits / temperature).softmax(-1).tolist(), expected, strict=True)
+    ]
+    assert lined(rule, asked) == expected
+    for from_list, from_definition in zip(listed(rule, asked), expected, strict=True):
+        assert from_list in (None, from_definition)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_consistent_is_the_kept_set_and_eos(rule):
+    logits = 3 * torch.randn(16, 120, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    logits[:, 7] = -30
+    asked = surveyed(logits, (7, 2))
+    plain, consistent = lined(rule, asked), lined(Consistent(rule), asked)
+    assert consistent == [kept | {7, 2} for kept in plain]
+    assert any(7 not in kept for kept in plain), "the example does not show the difference"
+    for row, kept in enumerate(listed(Consistent(rule), asked)):
+        assert kept in (None, consistent[row])
+    assert Consistent(rule).keeps_eos
+    assert not rule.keeps_eos
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_the_kept_set_is_never_empty(rule):
+    logits = torch.zeros(3, 200, dtype=torch.float64)
+    logits[1, 1:] = -math.inf
+    logits[2] = torch.linspace(0, -1e3, 200)
+    asked = surveyed(logits, (3,))
+    assert all(lined(rule, asked))
+    assert all(kept is None or kept for kept in listed(rule, asked))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.name in ("nucleus", "typical")], ids=str)
+def test_no_smaller_set_will_do(rule):
+    """Without its last token the kept mass is not enough; with it, it is."""
+    logits = 2 * torch.randn(8, 300, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    asked = surveyed(logits)
+    log_probs = asked.log_probs()
+    order = rule.order(asked)(log_probs)
+    for row, kept in enumerate(lined(rule, asked)):
+        tokens = sorted(kept, key=lambda token, row=row: -float(order[row, token]))
+        enough = rule.enough(log_probs[row, tokens].exp().cumsum(0)[None])[0]
+        assert enough.tolist() == [False] * (len(tokens) - 1) + [True]
+
+
+def test_top_k_keeps_k_of_equal_tokens():
+    asked = surveyed(torch.zeros(2, 300, dtype=torch.float64), (299,))
+    for k in (1, 5, 63, 64, 65, 200):
+        assert lined(TopK(k), asked) == [set(range(k))] * 2
+    assert listed(TopK(5), asked) == [set(range(5))] * 2
+
+
+def test_nucleus_must_exceed():
+    """Exactly mu is not enough: the paper's definition says greater."""
+    logits = torch.tensor([[0.5, 0.25, 0.125, 0.125]], dtype=torch.float64).log()
+    asked = surveyed(logits, (3,))
+    assert listed(Nucleus(0.5), asked) == lined(Nucleus(0.5), asked) == [{0, 1}]
+    assert listed(Nucleus(0.4999), asked) == lined(Nucleus(0.4999), asked) == [{0}]
+    assert listed(Nucleus(0.75), asked) == lined(Nucleus(0.75), asked) == [{0, 1, 2}]
+
+
+def test_typical_can_drop_the_most_probable():
+    logits = torch.tensor([[0.4, *[0.05] * 12]], dtype=torch.float64).log()
+    (kept,) = lined(Typical(0.5), surveyed(logits, (3,)))
+    assert 0 not in kept
+
+
+def test_epsilon_keeps_the_best_where_nothing_qualifies():
+    asked = surveyed(torch.zeros(1, 100, dtype=torch.float64), (3,))
+    assert listed(Epsilon(0.5), asked) == [{0}]
+
+
+def test_every_rule_has_a_definition_and_examples():
+    assert TRUNCATIONS.keys() == DEFINITIONS.keys()
+    assert all(rule.examples for rule in TRUNCATIONS.values())
+
+
+BAD = [
+    *(("top-k", value) for value in (0, -1, 1.5)),
+    *(("nucleus", value) for value in (0, -0.1, 1.01, math.nan)),
+    *(("min-p", value) for value in (0, 1.5)),
+    *(("epsilon", value) for value in (0, 1)),
+    *(("eta", value) for value in (0, 1)),
+    *(("typical", value) for value in (0, 1)),
+    *(("top-n-sigma", value) for value in (0, -1, math.inf)),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_bad_values_name_the_rule_and_the_value(name: str, value: float):
+    with pytest.raises(ValueError, match=rf"^{name}: .* got {value}$"):
+        TRUNCATIONS[name](value)
+
+
+def test_top_k_above_the_vocabulary():
+    with pytest.raises(ValueError, match="k must be at most 7, the size of the vocabulary, got 8"):
+        Consistent(TopK(8)).check(7)
