@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from eosin.decoding.floor import Floor as Floor
     from eosin.decoding.spec import parse_decoder as parse_decoder
     from eosin.interfaces import Completions as Completions
+    from eosin.models.heads import HEADS as HEADS
+    from eosin.models.language_model import CORES as CORES
     from eosin.models.language_model import NeuralLM as NeuralLM
 
 __version__ = "0.1.0"
@@ -21,6 +23,8 @@ _HOME = {
     "parse_decoder": "eosin.decoding.spec",
     "Completions": "eosin.interfaces",
     "NeuralLM": "eosin.models.language_model",
+    "CORES": "eosin.models.language_model",
+    "HEADS": "eosin.models.heads",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eosin.interfaces import Prefix, Token, Tokens
+from eosin.interfaces import Core, Head, Prefix, Token, Tokens
 from eosin.logits import Factored, Logits, Rewritten
-from eosin.models.heads import NonMonotonic, SelfTerminating, Softmax
 from eosin.models.recurrent import GRU, LSTM, Recurrent, TanhRNN
 from eosin.models.transformer import Transformer
 from eosin.states import PairState
@@ -26,8 +25,8 @@ class NeuralLM(nn.Module):
 
     def __init__(
         self,
-        core: Recurrent | Transformer,
-        head: Softmax | SelfTerminating | NonMonotonic,
+        core: Core,
+        head: Head,
         vocab_size: int,
         eos_id: int,
         tied: bool = False,
