@@ -9,6 +9,7 @@ from naive import beam_one, decode_one
 from torch.testing import assert_close
 
 import eosin
+from eosin.decoding.next_token import Workspace, survey
 from eosin.decoding.unroll import SMALLEST_BATCH
 from eosin.theory.constructions import Coin, Loop, Script
 
@@ -233,11 +234,17 @@ def test_decoding_switches_dropout_off_and_on_again():
     assert not model.embedding.training
 
 
-def test_float32_and_float64_models_decode():
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        model = neural("gru", "self-terminating", dtype=dtype)
-        found = eosin.decode(model, prefixes(20), "consistent-nucleus:0.5", max_steps=200)
-        assert found.terminated.all()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_models_of_any_precision_decode(dtype: torch.dtype):
+    """Logits are taken as they are and everything after them is computed in float32 at least."""
+    model = neural("gru", "self-terminating", vocab=3000, dtype=dtype)
+    found = eosin.decode(model, prefixes(20), "consistent-nucleus:0.95", max_steps=200)
+    assert found.terminated.all()
+    with torch.inference_mode():
+        logits, _ = model.prefill(prefixes(20))
+        asked = survey(logits, torch.tensor([EOS]), 20, Workspace())
+        others = logits.inner.dense().double().index_fill(1, torch.tensor([EOS]), -math.inf)
+        assert_close(asked.log_rest, others.logsumexp(-1))
 
 
 def test_several_ways_to_end():

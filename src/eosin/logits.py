@@ -102,7 +102,11 @@ class Factored:
         return functional.linear(self.hidden, self.weight, self.bias)
 
     def columns(self, start: int, stop: int, out: Tensor) -> None:
-        torch.addmm(self.bias[start:stop], self.hidden, self.weight[start:stop].T, out=out)
+        bias, weight = self.bias[start:stop], self.weight[start:stop]
+        if out.dtype == self.dtype:
+            torch.addmm(bias, self.hidden, weight.T, out=out)
+        else:
+            out.copy_(torch.addmm(bias, self.hidden, weight.T))
 
     def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
         return eos_logits

@@ -98,7 +98,13 @@ def checked_prefix(prefix: Tensor | Sequence[int], place: int, model: Generative
     outside = tokens[(tokens < 0) | (tokens >= model.vocab_size)]
     if len(outside):
         raise ValueError(f"prefix {place} holds token id {int(outside[0])}; ids must lie in [0, {model.vocab_size})")
-    return tokens.long()
+    return tokens.long().to(device_of(model))
+
+
+def device_of(model: Generative) -> torch.device:
+    """Where the model's parameters are, if it has any."""
+    parameter = next(getattr(model, "parameters", lambda: iter(()))(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
 
 
 @contextmanager

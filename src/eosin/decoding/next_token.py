@@ -181,11 +181,12 @@ class Workspace:
     def blocks(self, logits: Logits) -> tuple[Float[Tensor, "blocks batch columns"], Float[Tensor, "batch columns"]]:
         """Room for all blocks of the logits, and for one more."""
         rows, vocab = logits.shape
-        made_for = (vocab, logits.dtype, logits.device)
+        dtype = torch.promote_types(logits.dtype, torch.float32)  # sums of half-precision numbers would be worthless
+        made_for = (vocab, dtype, logits.device)
         if made_for != self._made_for or rows > self._store.shape[1]:
             columns = min(BLOCK, GROUP * math.ceil(vocab / GROUP))
             shape = (math.ceil(vocab / columns) + 1, rows, columns)
-            self._store = torch.full(shape, -math.inf, dtype=logits.dtype, device=logits.device)
+            self._store = torch.full(shape, -math.inf, dtype=dtype, device=logits.device)
             self._made_for = made_for
         return self._store[:-1, :rows], self._store[-1, :rows]
 

@@ -86,7 +86,7 @@ class Rule:
             ids=ranked.ids,
             log_probs=ranked.log_probs.masked_fill(~kept | is_eos.any(-1), -math.inf),
             eos_log_probs=next_token.eos_log_probs.masked_fill(~eos_kept, -math.inf),
-            settled=(count < looked_at) | (count.new_tensor(looked_at) == next_token.vocab_size),
+            settled=(count < looked_at) | (looked_at == next_token.vocab_size),
         )
 
     def __str__(self) -> str:
