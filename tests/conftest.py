@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
@@ -10,6 +11,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 hook = install_import_hook("eosin", "typecheck.checked")
+
+# tensors are small here: a second thread would mostly wait, and on a busy machine wait long
+torch.set_num_threads(1)
 
 settings.register_profile("laws", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("laws")

@@ -79,6 +79,8 @@ MODELS = [
     Specimen("floor-lstm", lambda: Floor(neural("lstm", "softmax"), epsilon=0.05, grace=2)),
     Specimen("floor-floor-st", lambda: Floor(Floor(neural("gru", "self-terminating"), epsilon=0.1), epsilon=0.05)),
     Specimen("floor-loop", lambda: Floor(Loop(VOCAB - 1, p=0.0), epsilon=0.1)),
+    Specimen("lively-lstm", lambda: neural("lstm", "softmax", gain=5.0, eos_bias=0.5)),
+    Specimen("lively-transformer", lambda: neural("transformer", "softmax", gain=4.0, eos_bias=1.0)),
 ]
 
 RULES = [rule(value) for rule in TRUNCATIONS.values() for value in rule.examples]

@@ -56,6 +56,7 @@ def test_the_search_ends_when_width_are_finished():
         found = eosin.decode(model, [[1]] * 3, f"beam:{width}", max_steps=width)
         assert found.terminated.all()
         assert found.tokens == [[0]] * 3
+        assert found.steps.tolist() == [width] * 3  # though the best hypothesis was finished at the first step
         if width > 1:
             early = eosin.decode(model, [[1]], f"beam:{width}", max_steps=width - 1)
             assert not early.terminated.any()

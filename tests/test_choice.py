@@ -135,11 +135,34 @@ def test_ancestral_takes_the_block_and_then_the_token():
     assert torch.equal(draw_from_all(surveyed(logits, (EOS,)), numbers), expected)
 
 
+@pytest.mark.parametrize("spec", [spec for spec in SAMPLERS if fits(spec, 101)])
+@pytest.mark.parametrize(("offset", "temperature"), [(30.0, 1e-6), (1e7, 1.0), (0.0, 1e30), (10.0, 1e-30)])
+def test_equal_tokens_are_drawn_equally_whatever_the_scale(spec: str, offset: float, temperature: float):
+    """A rounding error must not break a tie of 101 tokens: all that are kept come up, and no other."""
+    logits = torch.full((1, 101), offset)
+    found = frequencies(spec, logits, grid(101), temperature)[0]
+    expected = definition(spec, torch.zeros(1, 101, dtype=torch.float64), 1.0)[0]
+    assert_close(found, expected.float(), atol=0.012, rtol=0)
+
+
 def test_several_ways_to_end_are_drawn_by_their_share():
     logits = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64).log()
     asked = surveyed(logits.repeat(40_000, 1), (0, 2))
     token = draw_from_all(asked, grid(200))
     assert_close(token.bincount() / 40_000, torch.tensor([0.2, 0.5, 0.3]), atol=0.01, rtol=0)
+
+
+def test_a_draw_at_the_edge_of_a_block_is_still_a_token_that_can_occur():
+    logits = torch.randn(400, 3 * BLOCK, generator=torch.Generator().manual_seed(16), dtype=torch.float64)
+    logits[:, ::BLOCK] = -math.inf
+    asked = surveyed(logits, (EOS,))
+    masses = asked.block_log_mass.exp()
+    edges = (masses.cumsum(1) / masses.sum(1, keepdim=True))[:, :2]
+    for wiggle in (-2, -1, 0, 1, 2):
+        for edge in edges.T:
+            numbers = torch.stack([torch.ones(400, dtype=torch.float64) - 2**-53, edge + wiggle * 2**-53], dim=1)
+            token = draw_from_all(asked, numbers)
+            assert (asked.log_probs_of(token) > -math.inf).all()
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1 - 2**-53])
@@ -149,7 +172,7 @@ def test_quantile_never_picks_weight_zero(fraction: float):
     assert (weights.gather(1, picked[:, None]) > 0).all()
 
 
-@pytest.mark.parametrize("temperature", [0, -1, math.inf, math.nan])
+@pytest.mark.parametrize("temperature", [0, -1, math.inf, math.nan, 1e-31, 1e31])
 def test_bad_temperature(temperature: float):
-    with pytest.raises(ValueError, match=r"temperature must be positive and finite, got"):
+    with pytest.raises(ValueError, match=r"temperature must lie between 1e-30 and 1e30, got"):
         Sampler(None, temperature)

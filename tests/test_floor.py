@@ -44,6 +44,51 @@ def test_greedy_ends_within_the_bound(epsilon: float, grace: int):
     assert (found.lengths >= floor.greedy_bound - 1).all()
 
 
+class TwoEnds(Loop):
+    """Two ways to end, of which the model likes neither; token 2 is all it says."""
+
+    eos_ids = (0, 1)
+
+    def __init__(self, dtype: torch.dtype = torch.float64):
+        super().__init__(2, p=0.0)
+        self.dtype = dtype
+
+    def _at(self, place):
+        logits, state = super()._at(torch.ones_like(place))
+        return logits.to(self.dtype), state
+
+
+@pytest.mark.parametrize("epsilon", [1e-2, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_bound_with_two_ways_to_end(epsilon: float, dtype: torch.dtype):
+    """They share p(eos), so the most probable of them takes longer to lead."""
+    floor = Floor(TwoEnds(dtype), epsilon)
+    found = eosin.decode(floor, [[1], [2]], "greedy", max_steps=2 * floor.greedy_bound)
+    assert found.terminated.all()
+    assert floor.greedy_bound - 1 <= found.lengths.min() <= found.lengths.max() <= floor.greedy_bound
+    assert floor.greedy_bound == math.floor(-math.log(3) / math.log1p(-epsilon)) + 1
+
+
+def test_the_bound_is_not_lost_to_float32():
+    """p(eos) is above one half by a hair at the last step; in float32 it would be a tie, won by the lower id."""
+
+    class One(Coin):
+        eos_ids = (1,)
+
+        def step(self, token, state):
+            return torch.tensor([20.0, -math.inf]).expand(len(token), -1), state
+
+    floor = Floor(One(0.0), 1 - 2 ** (-1 / 68.99999))
+    assert floor.greedy_bound == 69
+    assert eosin.decode(floor, [[0]], "greedy", max_steps=100).lengths.tolist() == [69]
+
+
+def test_a_floor_under_a_model_that_always_ends():
+    found = eosin.decode(Floor(Coin(1.0), 0.1), [[1]], "greedy", max_steps=5)
+    assert found.tokens == [[0]]
+    assert found.log_prob.tolist() == [0.0]
+
+
 @pytest.mark.parametrize(("epsilon", "bound"), [(1e-2, 69), (1e-3, 693), (2.5e-3, 277), (1e-4, 6932)])
 def test_bounds_in_numbers(epsilon: float, bound: int):
     assert Floor(Coin(0.0), epsilon).greedy_bound == bound

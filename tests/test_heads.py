@@ -154,6 +154,24 @@ def test_log_odds_at_the_ends():
     tiny = torch.tensor(-1e-300, dtype=torch.float64)
     assert math.isclose(float(log_odds_of_eos(tiny)), math.log(1e-300))
     assert float(log_odds_of_eos(torch.tensor(-1000.0))) == 1000.0
+    certain = Rewritten(Dense(torch.zeros(2, 4)), (1,), lambda s: torch.full_like(s, -math.inf)).dense()
+    assert certain.softmax(-1).tolist() == [[0, 1, 0, 0]] * 2
+    nothing_else = torch.tensor([[-math.inf, 3.0, -math.inf]])
+    assert torch.equal(Rewritten(Dense(nothing_else), (1,), lambda s: s - 1).dense(), nothing_else)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("head", BOUNDED)
+def test_the_promise_survives_low_precision(head: str, dtype: torch.dtype):
+    epsilon = 1e-3
+    layer = HEADS[head](epsilon)
+    logits = torch.randn(1, 1500, VOCAB).to(dtype)
+    logits[..., EOS] = 60 if head == "self-terminating" else -60
+    survival, _ = layer(logits[..., EOS], layer.initial(1, CPU))
+    log_probs = Rewritten(Dense(logits), (EOS,), lambda _: survival).dense().double().log_softmax(-1)
+    log_survival = torch.log(-torch.expm1(log_probs[0, :, EOS]))
+    bound = torch.arange(1, 1501, dtype=torch.float64) * math.log1p(-epsilon)
+    assert_close(log_survival, bound, rtol=1e-4, atol=1e-5)
 
 
 def test_several_ways_to_end_keep_their_ratios():

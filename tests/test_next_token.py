@@ -38,7 +38,7 @@ def test_every_answer(vocab: int, eos_ids: tuple[int, ...], temperature: float):
     expected = (logits / temperature).log_softmax(-1)
     asked = surveyed(logits, eos_ids, temperature)
 
-    assert_close(asked.log_total, (logits / temperature).logsumexp(-1))
+    assert_close(asked.log_total + asked.peak / temperature, (logits / temperature).logsumexp(-1))
     assert_close(asked.log_probs(), expected)
     assert_close(asked.eos_log_probs, expected[:, list(eos_ids)])
     assert_close(asked.best_log_prob, expected.amax(-1))
@@ -94,12 +94,29 @@ def test_rewritten_is_dense():
 
 def test_workspace_is_reused_and_grows():
     workspace = Workspace()
-    first = torch.randn(4, 50, dtype=torch.float64)
     for rows, vocab in [(4, 50), (2, 50), (9, 50), (3, 2000), (4, 50)]:
         logits = torch.randn(rows, vocab, dtype=torch.float64)
         asked = survey(Dense(logits), torch.tensor([1]), rows, workspace)
         assert_close(asked.log_probs(), logits.log_softmax(-1))
-    assert torch.equal(first, first.clone())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("offset", [-3e38, -1e6, 1e4, 1e8, 3e38])
+@pytest.mark.parametrize("temperature", [1.0, 1e-30, 1e-6, 1e6, 1e30])
+def test_large_logits_and_extreme_temperatures_lose_nothing(dtype: torch.dtype, offset: float, temperature: float):
+    """Ties stay ties, half stays half: a distribution depends on differences of logits only."""
+    logits = torch.full((3, 200), offset, dtype=dtype)
+    logits[1, 100:] = -math.inf
+    logits[2, 1:] = -math.inf
+    logits[2, 0] = -math.inf if offset == 1e8 else offset
+    logits[2, 7] = offset
+    asked = surveyed(logits, (0, 3), temperature)
+    possible = logits > -math.inf
+    expected = torch.where(possible, -possible.sum(1, keepdim=True).double().log(), -math.inf)
+    assert_close(asked.log_probs(), expected)
+    assert_close(asked.entropy, possible.sum(1).double().log(), atol=1e-5, rtol=1e-5)
+    parts = torch.cat([log_probs for _, log_probs in asked.parts()], dim=1)
+    assert_close(parts.double().exp().sum(1), torch.ones(3, dtype=torch.float64), atol=1e-5, rtol=0)
 
 
 def test_survey_leaves_the_logits_alone():

@@ -8,8 +8,9 @@ from members import DECODERS
 import eosin
 from eosin.decoding.beam import Beam
 from eosin.decoding.choice import Greedy, Sampler
+from eosin.decoding.decode import as_decoder
 from eosin.decoding.spec import NAMES
-from eosin.decoding.truncation import TRUNCATIONS, Consistent, Nucleus, TopK, shortest
+from eosin.decoding.truncation import TRUNCATIONS, Consistent, Nucleus, TopK, TopNSigma, shortest
 
 DOCUMENTED = [
     *("ancestral", "greedy", "beam:4", "beam:4,stop=first", "top-k:2", "nucleus:0.2", "min-p:0.1", "epsilon:3e-4"),
@@ -84,13 +85,18 @@ def test_every_rule_can_be_named():
         ("ancestral:0.5", "ancestral takes no value"),
         ("nucleus:much", "'much' is not a number"),
         ("nucleus:1.5", "mu must lie in (0, 1], got 1.5"),
-        ("nucleus:nan", "mu must lie in (0, 1], got nan"),
+        ("nucleus:nan", "'nan' is not a number"),
         ("top-k:0", "k must be a whole number of at least 1, got 0"),
+        ("top-k: 2", "' 2' is not a number"),
+        ("top-k:2_0", "'2_0' is not a number"),
+        ("top-k:1e400", "k must be a whole number of at least 1, got inf"),
         ("top-k:2.5", "k must be a whole number of at least 1, got 2.5"),
         ("beam", "needs a whole number as its width, as in 'beam:4'"),
         ("beam:2.5", "needs a whole number as its width"),
+        ("beam:\u0663", "needs a whole number as its width"),
+        ("beam:99999999999", "width must be a whole number from 1 to 1000000, got 99999999999"),
         ("beam:-1", "needs a whole number as its width"),
-        ("beam:0", "width must be a whole number of at least 1, got 0"),
+        ("beam:0", "width must be a whole number from 1 to 1000000, got 0"),
         ("beam:4,stop=soon", "stop must be 'full' (width finished) or 'first' (one finished), got 'soon'"),
         ("beam:4,stopp=first", "unknown option 'stopp' in 'beam:4,stopp=first': did you mean stop?"),
         ("greedy,temperature=0.7", "this decoder takes none"),
@@ -98,7 +104,7 @@ def test_every_rule_can_be_named():
         ("nucleus:0.2,temperature", "options are written key=value"),
         ("nucleus:0.2,temperature=", "options are written key=value"),
         ("nucleus:0.2,temperature=cold", "'cold' is not a number"),
-        ("nucleus:0.2,temperature=0", "temperature must be positive and finite, got 0"),
+        ("nucleus:0.2,temperature=0", "temperature must lie between 1e-30 and 1e30, got 0"),
         ("nucleus:0.2,temperature=1,temperature=2", "temperature is given twice"),
     ],
 )
@@ -106,3 +112,13 @@ def test_a_wrong_specification_says_what_is_wrong(spec: str, says: str):
     with pytest.raises(ValueError) as error:
         eosin.parse_decoder(spec)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("nothing", [Greedy, 5, None, b"greedy"])
+def test_what_is_no_decoder(nothing):
+    with pytest.raises(ValueError, match="decoder must be a specification"):
+        as_decoder(nothing)
+
+
+def test_large_numbers_are_written_short():
+    assert str(TopNSigma(1e308)) == "top-n-sigma:1e+308"

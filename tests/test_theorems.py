@@ -7,6 +7,7 @@ import torch
 from members import RULES, neural, prefixes
 
 import eosin
+from eosin.decoding.next_token import Workspace, survey
 from eosin.decoding.truncation import TRUNCATIONS
 from eosin.logits import as_logits
 from eosin.models.language_model import CORES
@@ -149,11 +150,19 @@ def test_4_3_beam_search_ends_by_the_bound(kind: str, core: str, head: str, widt
 @pytest.mark.parametrize("head", BOUNDED)
 @pytest.mark.parametrize("spec", ["top-k:1", "top-k:3", "nucleus:0.2", "nucleus:0.4"])
 def test_top_k_and_nucleus_keep_eos_from_the_bound_on(head: str, spec: str):
-    """p(eos) > 1/2 makes eos the most probable token; sampling then ends soon after."""
+    """p(eos) > 1/2 makes eos the most probable token, in the kept set at every step from then on."""
     epsilon = 0.05
     model = adversary("lstm", head, epsilon, 0)
-    found = eosin.decode(model, prefixes(50), spec, max_steps=20 * last_step(epsilon))
-    assert found.terminated.all()
+    truncation, eos_ids = eosin.parse_decoder(spec).truncation, torch.tensor(model.eos_ids)
+    with torch.inference_mode():
+        logits, state = model.prefill(prefixes(20))
+        for step in range(1, 3 * last_step(epsilon)):
+            asked = survey(logits, eos_ids, 20, Workspace())
+            if step >= last_step(epsilon):
+                assert (asked.top(1).ids == eos_ids).all()
+                assert (truncation.keep(asked).eos_log_probs > -math.inf).all()
+            logits, state = model.step(torch.full((20,), (model.eos_ids[0] + 1) % model.vocab_size), state)
+    assert eosin.decode(model, prefixes(50), spec, max_steps=20 * last_step(epsilon)).terminated.all()
 
 
 # Lemma 3.2 on the toys: survival as it should be

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from members import RULES, fits
 from test_next_token import surveyed
 
+from eosin.decoding.choice import draw
 from eosin.decoding.truncation import FEW, TRUNCATIONS, Consistent, Epsilon, Nucleus, TopK, Typical
 
 
@@ -86,6 +87,50 @@ def test_kept_set_on_real_valued_logits(rule, vocab: int, temperature: float):
     assert lined(rule, asked) == expected
     for from_list, from_definition in zip(listed(rule, asked), expected, strict=True):
         assert from_list in (None, from_definition)
+
+
+@pytest.mark.parametrize("vocab", [120, 2500])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_kept_set_in_float32(rule, vocab: int):
+    """The dtype of real models: the definition's set, up to tokens that a rounding error can move across the line."""
+    generator = torch.Generator().manual_seed(vocab)
+    logits = torch.randn(24, vocab, generator=generator) * torch.logspace(-2, 1.5, 24)[:, None]
+    asked = surveyed(logits, (5, 0))
+    (value,) = vars(rule).values()
+    by_line, by_list, exact = lined(rule, asked), listed(rule, asked), 0
+    for row, probs in enumerate(logits.double().softmax(-1).tolist()):
+        expected = possible(probs, DEFINITIONS[rule.name](probs, value))
+        for mine in (by_line[row], expected if by_list[row] is None else by_list[row]):
+            moved = mine ^ expected
+            assert len(moved) <= 2
+            exact += not moved
+    assert exact >= 44
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_the_kept_set_of_equal_tokens_in_float32(rule):
+    """Ties at any height: a rounding error must neither empty the set nor let a token in that does not exist."""
+    heights = 4 * torch.randn(300, generator=torch.Generator().manual_seed(6))
+    asked = surveyed(heights[:, None].repeat(1, 1500), (3,))
+    (value,) = vars(rule).values()
+    kept = lined(rule, asked)
+    assert all(kept)
+    if rule.name in ("top-k", "min-p", "top-n-sigma"):
+        assert kept == [DEFINITIONS[rule.name]([1 / 1500] * 1500, value)] * 300
+    numbers = torch.rand(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    for truncation in (rule, Consistent(rule)):
+        assert (draw(truncation, asked, numbers) < 1500).all()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("spread", [1e-7, 1e-4, 0.05])
+def test_nearly_flat_rows_are_divided_again(rule, spread: float):
+    """Thousands of tokens in one bin: the line is still where a sort would put it."""
+    logits = spread * torch.randn(3, 4000, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    asked = surveyed(logits, (3,))
+    (value,) = vars(rule).values()
+    for mine, probs in zip(lined(rule, asked), logits.softmax(-1).tolist(), strict=True):
+        assert len(mine ^ DEFINITIONS[rule.name](probs, value)) <= 1
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -177,3 +222,8 @@ def test_bad_values_name_the_rule_and_the_value(name: str, value: float):
 def test_top_k_above_the_vocabulary():
     with pytest.raises(ValueError, match="k must be at most 7, the size of the vocabulary, got 8"):
         Consistent(TopK(8)).check(7)
+
+
+def test_consistent_twice_is_refused():
+    with pytest.raises(ValueError, match="must be one that can drop eos, got consistent-top-k:2"):
+        Consistent(Consistent(TopK(2)))

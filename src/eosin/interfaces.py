@@ -1,7 +1,7 @@
 """The words of this library: what a model, a state, a head, a truncation and a decoder are.
 
 Everything that generates is `prefill` and `step` over an explicit state; everything that truncates is a set of kept
-tokens. Nothing here computes: these are the shapes that the other modules fill.
+tokens. These are the shapes that the other modules fill.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from eosin.logits import Logits
 
 # Shape names, batch first everywhere. A row is one context under decoding, or one hypothesis of its beam.
-Token = Int[Tensor, "batch"]
+Token = Int[Tensor, " batch"]
 Tokens = Int[Tensor, "batch time"]
 Prefix = Int[Tensor, "batch prefix"]
-Rows = Int[Tensor, "rows"]
-EosIds = Int[Tensor, "eos"]
+Rows = Int[Tensor, " rows"]
+EosIds = Int[Tensor, " eos"]
 EosLogits = Float[Tensor, "batch time"]
 LogSurvival = Float64[Tensor, "batch time"]
 Uniforms = Float64[Tensor, "batch 2"]
@@ -176,10 +176,12 @@ class Completion:
 
     index: int
     """Which context this is."""
-    tokens: Int[Tensor, "length"]
+    tokens: Int[Tensor, " length"]
     """What was produced, eos included where it was."""
     terminated: bool
     """Whether decoding ended by itself within the limit."""
+    steps: int
+    """The step at which it ended or met the limit: a beam may go on after its best hypothesis is finished."""
     log_prob: float
     """Log-probability of the tokens under the model: not truncated, temperature 1."""
 
@@ -191,11 +193,13 @@ class Completions:
     Tokens are packed: context i has `packed[offsets[i]:offsets[i + 1]]`.
     """
 
-    packed: Int[Tensor, "tokens"]
-    offsets: Int[Tensor, "bounds"]
-    terminated: Bool[Tensor, "contexts"]
+    packed: Int[Tensor, " tokens"]
+    offsets: Int[Tensor, " bounds"]
+    terminated: Bool[Tensor, " contexts"]
     """Whether each decoding ended by itself; recorded where it happened, never deduced from a length."""
-    log_prob: Float64[Tensor, "contexts"]
+    steps: Int[Tensor, " contexts"]
+    """The step at which each ended or met the limit; for a beam it may be later than the length."""
+    log_prob: Float64[Tensor, " contexts"]
     """Log-probability of each completion under the model: not truncated, temperature 1."""
 
     @classmethod
@@ -205,6 +209,7 @@ class Completions:
             packed=torch.cat([c.tokens for c in completions]),
             offsets=torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]),
             terminated=torch.tensor([c.terminated for c in completions]),
+            steps=torch.tensor([c.steps for c in completions], dtype=torch.int64),
             log_prob=torch.tensor([c.log_prob for c in completions], dtype=torch.float64),
         )
 
@@ -214,7 +219,7 @@ class Completions:
         return [part.tolist() for part in self.packed.tensor_split(self.offsets[1:-1])]
 
     @property
-    def lengths(self) -> Int[Tensor, "contexts"]:
+    def lengths(self) -> Int[Tensor, " contexts"]:
         return self.offsets.diff()
 
     def __len__(self) -> int:

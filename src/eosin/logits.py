@@ -21,6 +21,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+CERTAIN = 1e4
+"""Log-odds of an event that cannot fail: exp(-CERTAIN) is zero in every floating-point format."""
+
 SurvivalRule = Callable[[Float[Tensor, "*batch"]], Float[Tensor, "*batch"]]
 """From log(1 - p(eos)) as the softmax has it to log(1 - p(eos)) as it shall be."""
 
@@ -84,7 +87,7 @@ class Factored:
 
     hidden: Float[Tensor, "*batch width"]
     weight: Float[Tensor, "vocab width"]
-    bias: Float[Tensor, "vocab"]
+    bias: Float[Tensor, " vocab"]
 
     @property
     def shape(self) -> torch.Size:
@@ -134,6 +137,8 @@ class Rewritten:
 
     def dense(self) -> Float[Tensor, "*batch vocab"]:
         logits = self.inner.dense()
+        # what a head promises about eos would not survive half precision
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         eos_ids = torch.tensor(self.eos_ids, device=logits.device)
         log_rest = logits.index_fill(-1, eos_ids, -math.inf).logsumexp(-1)
         eos_logits = rewrite_eos(logits[..., eos_ids], log_rest, self.log_survival)
@@ -162,9 +167,15 @@ def rewrite_eos(
     survival = log_survival(functional.logsigmoid(log_rest - log_eos))
     equal = -math.log(eos_logits.shape[-1])
     share = torch.where(log_eos[..., None] == -math.inf, equal, eos_logits - log_eos[..., None])
-    return share + (log_odds_of_eos(survival) + log_rest)[..., None]
+    rewritten = share + (log_odds_of_eos(survival) + log_rest)[..., None]
+    return torch.where(log_rest[..., None] == -math.inf, eos_logits, rewritten)  # there is nothing but eos
 
 
 def log_odds_of_eos(log_survival: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """logit(p) where log_survival = log(1 - p): exact for p near zero and near one."""
+    """logit(p) where log_survival = log(1 - p): exact for p near zero and near one.
+
+    p = 1 would be +inf, of which no softmax can be taken; the number that stands for it leaves nothing to the others.
+    """
+    certain = log_survival == -math.inf
+    log_survival = torch.where(certain, -CERTAIN, log_survival)
     return torch.log(-torch.expm1(log_survival)) - log_survival

@@ -24,7 +24,7 @@ class TensorState:
     def join(self, other: TensorState) -> TensorState:
         return TensorState(tuple(map(torch.cat, zip(self.tensors, other.tensors, strict=True))))
 
-    def same(self, other: TensorState) -> Bool[Tensor, "batch"]:
+    def same(self, other: TensorState) -> Bool[Tensor, " batch"]:
         pairs = zip(self.tensors, other.tensors, strict=True)
         return torch.stack([same_rows(mine, theirs) for mine, theirs in pairs]).all(0)
 
@@ -46,7 +46,7 @@ class PairState:
     def join(self, other: PairState) -> PairState:
         return PairState(self.first.join(other.first), self.second.join(other.second))
 
-    def same(self, other: PairState) -> Bool[Tensor, "batch"]:
+    def same(self, other: PairState) -> Bool[Tensor, " batch"]:
         return self.first.same(other.first) & self.second.same(other.second)
 
 
@@ -55,7 +55,7 @@ def can_join(state: State) -> bool:
     return bool(getattr(state, "joinable", hasattr(state, "join")))
 
 
-def same_rows(mine: Tensor, theirs: Tensor) -> Bool[Tensor, "batch"]:
+def same_rows(mine: Tensor, theirs: Tensor) -> Bool[Tensor, " batch"]:
     """Bit for bit: 0.0 is not -0.0, and NaN is itself."""
     return (bits(mine) == bits(theirs)).flatten(1).all(1)
 

@@ -9,7 +9,6 @@ the definition, or with the first one, as in the paper's experiments; the best f
 from __future__ import annotations
 
 import math
-from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +16,10 @@ from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 from eosin.decoding.next_token import NextToken, largest
-from eosin.decoding.table import Table, written
+from eosin.decoding.table import Table, UnderWay, written
 from eosin.interfaces import Completion, EosIds, Rows, Token
+
+WIDEST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Beam:
     keeps_eos = False
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(f"beam: width must be a whole number of at least 1, got {self.width}")
+        if self.width not in range(1, WIDEST + 1):
+            raise ValueError(f"beam: width must be a whole number from 1 to {WIDEST}, got {self.width}")
         if self.stop not in ("full", "first"):
             raise ValueError(f"beam: stop must be 'full' (width finished) or 'first' (one finished), got {self.stop!r}")
 
@@ -58,45 +59,40 @@ class Beam:
 
 @dataclass
 class HypothesisTable(Table):
-    index: Int[Tensor, "contexts"]
-    steps: Int[Tensor, "contexts"]
+    index: Int[Tensor, " contexts"]
+    steps: Int[Tensor, " contexts"]
     score: Float64[Tensor, "contexts width"]
     """Of the unfinished hypotheses, best first; -inf where there is none."""
     tokens: Int[Tensor, "contexts time width"]
     parents: Int[Tensor, "contexts time width"]
     """In which place the hypothesis stood one step earlier."""
-    finished: Int[Tensor, "contexts"]
+    finished: Int[Tensor, " contexts"]
     """How many hypotheses have ended with eos."""
-    best_score: Float64[Tensor, "contexts"]
-    best_step: Int[Tensor, "contexts"]
-    best_place: Int[Tensor, "contexts"]
+    best_score: Float64[Tensor, " contexts"]
+    best_step: Int[Tensor, " contexts"]
+    best_place: Int[Tensor, " contexts"]
 
 
-class Hypotheses:
+class Hypotheses(UnderWay):
     """Contexts of beam search under way. Rows of the batch are their unfinished hypotheses, context by context."""
 
     def __init__(self, beam: Beam, indices: Rows, eos_ids: EosIds, max_steps: int):
-        self.beam = beam
-        self.eos_ids = eos_ids
-        self.max_steps = max_steps
-        self.ended: list[Completion] = []
         one_empty_hypothesis = torch.full((len(indices), beam.width), -math.inf, dtype=torch.float64)
         one_empty_hypothesis[:, 0] = 0.0
-        self.table = HypothesisTable(
+        past = indices.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32)
+        table = HypothesisTable(
             index=indices,
             steps=torch.zeros_like(indices),
             score=one_empty_hypothesis.to(indices.device),
-            tokens=indices.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32),
-            parents=indices.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32),
+            tokens=past,
+            parents=past.clone(),
             finished=torch.zeros_like(indices),
             best_score=torch.full_like(indices, -math.inf, dtype=torch.float64),
             best_step=torch.zeros_like(indices),
             best_place=torch.zeros_like(indices),
         )
-
-    @property
-    def contexts(self) -> int:
-        return len(self.table.index)
+        super().__init__(table, eos_ids, max_steps)
+        self.beam = beam
 
     @property
     def unfinished(self) -> Bool[Tensor, "contexts width"]:
@@ -145,36 +141,26 @@ class Hypotheses:
         table.best_step = torch.where(better, table.steps, table.best_step)
         table.best_place = torch.where(better, newest.argmax(1), table.best_place)
 
-    def _retire(self, contexts: Rows, terminated: Bool[Tensor, "contexts"]) -> None:
+    def _retire(self, contexts: Rows, terminated: Bool[Tensor, " contexts"]) -> None:
         """Return the best finished hypothesis, or the best unfinished one where the limit came before any ended."""
         table = self.table.select(contexts)
         none = table.finished == 0
         step = torch.where(none, table.steps, table.best_step)
         place = torch.where(none, table.score.argmax(1), table.best_place)
         score = torch.where(none, table.score.amax(1), table.best_score)
-        columns = (table.index, step, place, terminated[contexts], score)
-        for row, (index, length, last, ended, log_prob) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        columns = (table.index, step, place, terminated[contexts], table.steps, score)
+        for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            index, length, last, ended, steps, log_prob = values
             tokens = traced_back(table.tokens[row, :length], table.parents[row, :length], last)
-            self.ended.append(Completion(index, tokens, ended, log_prob))
+            self.ended.append(Completion(index, tokens, ended, steps, log_prob))
 
-    def join(self, other: Hypotheses) -> Hypotheses:
-        both = copy(self)
-        both.table = self.table.join(other.table)
-        both.ended = self.ended + other.ended
-        return both
-
-    def finished(self) -> list[Completion]:
-        ended, self.ended = self.ended, []
-        return ended
-
-    def whereabouts(self, row: int) -> tuple[int, int]:
-        context = int(self.unfinished.nonzero()[row, 0])
-        return int(self.table.index[context]), int(self.table.steps[context]) + 1
+    def context_of(self, row: int) -> int:
+        return int(self.unfinished.nonzero()[row, 0])
 
 
 def traced_back(
     tokens: Int[Tensor, "time width"], parents: Int[Tensor, "time width"], place: int
-) -> Int[Tensor, "time"]:
+) -> Int[Tensor, " time"]:
     """The tokens of the hypothesis that stands in `place` at the last step."""
     path = []
     for token, parent in zip(reversed(tokens.tolist()), reversed(parents.tolist()), strict=True):

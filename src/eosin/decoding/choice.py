@@ -20,18 +20,26 @@ from eosin.decoding.unroll import Paths
 from eosin.interfaces import EosIds, Rows, Token, Truncation, Uniforms
 
 
-@dataclass(frozen=True)
-class Greedy:
-    """The most probable token; of equally probable ones the one with the lowest id."""
+class LeftToRight:
+    """A decoder that chooses one token a row, and never looks back."""
 
     rows_per_context = 1
-    keeps_eos = False
 
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do."""
 
     def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Paths:
         return Paths(self, indices, eos_ids, max_steps, seed)
+
+    def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Greedy(LeftToRight):
+    """The most probable token; of equally probable ones the one with the lowest id."""
+
+    keeps_eos = False
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         return next_token.top(1).ids[:, 0]
@@ -41,17 +49,15 @@ class Greedy:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class Sampler(LeftToRight):
     """A draw from the kept set at a temperature, which is applied first; without a truncation, ancestral sampling."""
 
     truncation: Truncation | None = None
     temperature: float = 1.0
 
-    rows_per_context = 1
-
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
+        if not 1e-30 <= self.temperature <= 1e30:  # so that 1 / temperature is a number in float32 as well
+            raise ValueError(f"temperature must lie between 1e-30 and 1e30, got {self.temperature}")
 
     @property
     def keeps_eos(self) -> bool:
@@ -60,9 +66,6 @@ class Sampler:
     def check(self, vocab_size: int) -> None:
         if self.truncation is not None:
             self.truncation.check(vocab_size)
-
-    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Paths:
-        return Paths(self, indices, eos_ids, max_steps, seed)
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         tempered = next_token.at(self.temperature)
@@ -100,11 +103,11 @@ def draw_from_front(truncation: Truncation, next_token: NextToken, uniforms: Uni
     def kept_probs(ids: Tensor, log_probs: Tensor) -> Tensor:
         return torch.where(line.keeps(ids, log_probs), log_probs.exp(), 0.0).double()
 
-    *blocks, eos = next_token.parts()
-    masses = torch.stack([kept_probs(*block).sum(1) for block in blocks], dim=1)
+    masses = torch.stack([kept_probs(*block).sum(1) for block in next_token.others()], dim=1)
     eos_probs = next_token.eos_log_probs.exp()
     if not truncation.keeps_eos:
-        eos_probs = torch.where(line.keeps(*eos), eos_probs, 0.0)
+        eos_kept = line.keeps(next_token.eos_ids, next_token.eos_log_probs.to(next_token.store.dtype))
+        eos_probs = torch.where(eos_kept, eos_probs, 0.0)
     return draw_by_blocks(next_token, masses, kept_probs, eos_probs, uniforms)
 
 
@@ -127,7 +130,7 @@ def draw_by_blocks(
     block = quantile(masses, uniforms[:, 1])
     row = torch.arange(next_token.rows, device=block.device)
     before = masses.cumsum(1)[row, block] - masses[row, block]
-    fraction = (uniforms[:, 1] * masses.sum(1) - before) / masses[row, block]
+    fraction = ((uniforms[:, 1] * masses.sum(1) - before) / masses[row, block]).clamp(min=0)
     ids, log_probs = next_token.block(block)
     other = ids.gather(1, quantile(probs_of(ids, log_probs), fraction)[:, None])[:, 0]
     return end_or(other, masses.sum(1), next_token.eos_ids, eos_probs, uniforms)
@@ -135,7 +138,7 @@ def draw_by_blocks(
 
 def end_or(
     other: Token,
-    other_mass: Float64[Tensor, "batch"],
+    other_mass: Float64[Tensor, " batch"],
     eos_ids: EosIds,
     eos_probs: Float64[Tensor, "batch eos"],
     uniforms: Uniforms,
@@ -146,7 +149,7 @@ def end_or(
     return torch.where(ends, eos_ids[quantile(eos_probs, uniforms[:, 1])], other)
 
 
-def quantile(weights: Float64[Tensor, "batch n"], fraction: Float64[Tensor, "batch"]) -> Int[Tensor, "batch"]:
+def quantile(weights: Float64[Tensor, "batch n"], fraction: Float64[Tensor, " batch"]) -> Int[Tensor, " batch"]:
     """The first place at which the running sum exceeds the fraction of the whole; never one of weight zero."""
     running = weights.cumsum(1)
     whole = running[:, -1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,81 +32,80 @@ def decode(
     decoder    a specification such as "greedy", "beam:4" or "consistent-nucleus:0.2", or a Decoder
     max_steps  the longest completion, eos included: the paper's L
     seed       with the index of a context and the step, it decides every draw; order, company and pool do not
-    pool       how many rows are decoded at a time, at most
+    pool       how many rows are decoded at a time: contexts, each times the width of its beam
     indices    the numbers of the contexts, where these are some of many; 0, 1, 2, ... if not given
     """
     parsed = as_decoder(decoder)
     check_model(model)
     parsed.check(model.vocab_size)
-    check_at_least("max_steps", max_steps, 1)
-    check_at_least("pool", pool, 1)
-    if not is_whole(seed) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be a whole number in [0, 2^64), got {seed!r}")
+    max_steps = whole("max_steps", max_steps, 1, 2**31)
+    pool = whole("pool", pool, 1, 2**31)
+    seed = whole("seed", seed, 0, 2**64)
     contexts = checked_contexts(prefixes, indices, model)
-    with torch.inference_mode(), evaluating(model):
+    with evaluating(model):
         completions = list(unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool))
     place = {context.index: number for number, context in enumerate(contexts)}
     return Completions.pack(sorted(completions, key=lambda completion: place[completion.index]))
+
+
+def as_decoder(decoder: Any) -> Decoder:
+    if isinstance(decoder, str):
+        return parse_decoder(decoder)
+    if isinstance(decoder, type) or not hasattr(decoder, "begin"):
+        raise ValueError(f"decoder must be a specification, as 'nucleus:0.2', or a Decoder, got {decoder!r}")
+    return decoder
 
 
 def check_model(model: Generative) -> None:
     missing = [name for name in ("vocab_size", "eos_ids", "prefill", "step") if not hasattr(model, name)]
     if missing:
         raise ValueError(f"model must have {', '.join(missing)}; {type(model).__name__} has not")
-    outside = [i for i in model.eos_ids if not 0 <= i < model.vocab_size]
-    if outside or not model.eos_ids:
-        raise ValueError(f"eos_ids must be one or more ids in [0, {model.vocab_size}), got {model.eos_ids}")
+    vocab_size = whole("vocab_size", model.vocab_size, 1, 2**31)
+    ids = list(model.eos_ids) if hasattr(model.eos_ids, "__iter__") else []
+    if not ids or len(set(ids)) < len(ids):
+        raise ValueError(f"eos_ids must be one or more different token ids, got {model.eos_ids!r}")
+    for token in ids:
+        whole("each of eos_ids", token, 0, vocab_size)
 
 
-def as_decoder(decoder: str | Decoder) -> Decoder:
-    if isinstance(decoder, str):
-        return parse_decoder(decoder)
-    if not hasattr(decoder, "begin"):
-        raise ValueError(f"decoder must be a specification, as 'nucleus:0.2', or a Decoder, got {decoder!r}")
-    return decoder
-
-
-def check_at_least(name: str, value: int, least: int) -> None:
-    if not is_whole(value) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def is_whole(value: object) -> bool:
-    return hasattr(value, "__index__")
+def whole(name: str, value: Any, least: int, end: int) -> int:
+    """The value as a Python int, if it is a whole number in range."""
+    try:
+        number = -1 if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = -1
+    if number not in range(least, end):
+        raise ValueError(f"{name} must be a whole number from {least} to {end - 1}, got {value!r}")
+    return number
 
 
 def checked_contexts(
     prefixes: Tensor | Sequence[Sequence[int]], indices: Sequence[int] | None, model: Generative
 ) -> list[Context]:
-    if not hasattr(prefixes, "__len__"):
+    if not hasattr(prefixes, "__len__") or getattr(prefixes, "ndim", 2) == 0:
         raise ValueError(f"prefixes must be a tensor or a list of lists of token ids, got {prefixes!r}")
     if len(prefixes) == 0:
         raise ValueError("prefixes must hold at least one prefix, got none")
-    numbers = range(len(prefixes)) if indices is None else [int(index) for index in indices]
-    if len(numbers) != len(prefixes) or len(set(numbers)) != len(numbers) or min(numbers) < 0:
-        raise ValueError(f"indices must be {len(prefixes)} different numbers, one for each prefix, none negative")
-    return [Context(n, checked_prefix(p, i, model)) for i, (n, p) in enumerate(zip(numbers, prefixes, strict=True))]
+    numbers = list(range(len(prefixes)) if indices is None else indices)
+    numbers = [whole("each of indices", number, 0, 2**63) for number in numbers]
+    if len(numbers) != len(prefixes) or len(set(numbers)) != len(numbers):
+        raise ValueError(f"indices must be {len(prefixes)} different numbers, one for each prefix, got {indices!r}")
+    device = device_of(model) or getattr(prefixes, "device", None)
+    tokens = [checked_prefix(prefix, place, model.vocab_size) for place, prefix in enumerate(prefixes)]
+    return [Context(n, torch.tensor(t, device=device)) for n, t in zip(numbers, tokens, strict=True)]
 
 
-def checked_prefix(prefix: Tensor | Sequence[int], place: int, model: Generative) -> Tensor:
-    try:
-        tokens = torch.as_tensor(prefix)
-    except (TypeError, ValueError):
-        raise ValueError(f"prefix {place} must be a list of token ids, got {prefix!r}") from None
-    if tokens.dim() != 1 or tokens.numel() == 0:
-        raise ValueError(f"prefix {place} must be a list of at least one token id, got {prefix}")
-    if tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise ValueError(f"prefix {place} must hold token ids, which are whole numbers, got {prefix}")
-    outside = tokens[(tokens < 0) | (tokens >= model.vocab_size)]
-    if len(outside):
-        raise ValueError(f"prefix {place} holds token id {int(outside[0])}; ids must lie in [0, {model.vocab_size})")
-    return tokens.long().to(device_of(model))
+def checked_prefix(prefix: Tensor | Sequence[int], place: int, vocab_size: int) -> list[int]:
+    tokens = prefix.tolist() if hasattr(prefix, "tolist") else prefix
+    if not isinstance(tokens, list | tuple) or not tokens:
+        raise ValueError(f"prefix {place} must be a list of at least one token id, got {prefix!r}")
+    return [whole(f"each token id of prefix {place}", token, 0, vocab_size) for token in tokens]
 
 
-def device_of(model: Generative) -> torch.device:
+def device_of(model: Generative) -> torch.device | None:
     """Where the model's parameters are, if it has any."""
     parameter = next(getattr(model, "parameters", lambda: iter(()))(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
+    return None if parameter is None else parameter.device
 
 
 @contextmanager

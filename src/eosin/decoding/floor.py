@@ -5,7 +5,8 @@ From step grace + 1 on, survival is multiplied by (1 - epsilon)^(t - grace):
     1 - p'_t(eos) = (1 - p_t(eos)) (1 - epsilon)^(t - grace)        for t > grace
 
 so eos is at last the most probable token, whatever the model says: greedy decoding ends within
-grace + floor(ln 2 / -ln(1 - epsilon)) + 1 steps. The other tokens keep their ratios.
+grace + floor(ln 2 / -ln(1 - epsilon)) + 1 steps. The other tokens keep their ratios. Where m tokens end the sequence
+and share p(eos), the largest share exceeds all other tokens once survival is below 1 / (m + 1): ln(m + 1) for ln 2.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ class Floor(nn.Module):
         super().__init__()
         if not 0 < epsilon < 1:
             raise ValueError(f"epsilon must lie strictly between 0 and 1, got {epsilon}")
-        if grace != int(grace) or grace < 0:
+        if grace not in range(2**31):
             raise ValueError(f"grace must be a whole number of steps, at least 0, got {grace}")
+        if not hasattr(model, "prefill"):
+            raise ValueError(f"model must be something to decode, with prefill and step, got {model!r}")
         self.model = model
         self.epsilon = epsilon
-        self.grace = grace
+        self.grace = int(grace)
 
     @property
     def vocab_size(self) -> int:
@@ -46,7 +49,7 @@ class Floor(nn.Module):
     @property
     def greedy_bound(self) -> int:
         """Greedy decoding produces eos at this step at the latest."""
-        return self.grace + math.floor(-math.log(2) / math.log1p(-self.epsilon)) + 1
+        return self.grace + math.floor(-math.log(1 + len(self.eos_ids)) / math.log1p(-self.epsilon)) + 1
 
     def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
         logits, inner = self.model.prefill(prefix)

@@ -44,11 +44,14 @@ class NextToken:
     store: Float[Tensor, "blocks batch columns"]
     """The logits in blocks of columns; -inf at the tokens that end and after the last token."""
     group_max: Float[Tensor, "batch groups"]
+    peak: Float[Tensor, " batch"]
+    """What is subtracted from every logit before anything else, so that large logits lose no digits: the largest."""
     eos_ids: EosIds
     eos_logits: Float64[Tensor, "batch eos"]
+    """Above the peak, where the others are raw."""
     vocab_size: int
     block_log_mass: Float64[Tensor, "batch blocks"]
-    """log of the sum of exp(logit / temperature) over each block, the tokens that end left out."""
+    """log of the sum of exp((logit - peak) / temperature) over each block, the tokens that end left out."""
     temperature: float = 1.0
 
     @property
@@ -56,22 +59,22 @@ class NextToken:
         return len(self.group_max)
 
     @cached_property
-    def log_rest(self) -> Float64[Tensor, "batch"]:
+    def log_rest(self) -> Float64[Tensor, " batch"]:
         """The log of the unnormalised mass of all tokens that do not end the sequence."""
         return self.block_log_mass.logsumexp(-1)
 
     @cached_property
-    def log_total(self) -> Float64[Tensor, "batch"]:
+    def log_total(self) -> Float64[Tensor, " batch"]:
         return torch.logaddexp(self.log_rest, (self.eos_logits / self.temperature).logsumexp(-1))
 
     @property
     def eos_log_probs(self) -> Float64[Tensor, "batch eos"]:
         return self.eos_logits / self.temperature - self.log_total[:, None]
 
-    def log_probs_of(self, token: Token) -> Float64[Tensor, "batch"]:
+    def log_probs_of(self, token: Token) -> Float64[Tensor, " batch"]:
         columns = self.store.shape[-1]
         row = torch.arange(self.rows, device=token.device)
-        others = self.store[token // columns, row, token % columns].double()
+        others = self.store[token // columns, row, token % columns].double() - self.peak.double()
         ends = token[:, None] == self.eos_ids
         logits = torch.where(ends, self.eos_logits, -math.inf).amax(-1).maximum(others)
         return logits / self.temperature - self.log_total
@@ -81,14 +84,14 @@ class NextToken:
 
         Where fewer tokens can occur at all, the last places have log-probability -inf and mean nothing.
         """
+        count = min(count, self.vocab_size)
         ids, logits = self._members_of_top_groups(count)
-        others = ids.shape[1]
-        ids = torch.cat([ids, self.eos_ids.expand(self.rows, -1)], dim=1)
-        logits = torch.cat([logits, self.eos_logits.to(logits.dtype)], dim=1)
-        place = largest(logits, ids, min(count, self.vocab_size))
-        exact = self.eos_logits.gather(1, (place - others).clamp(min=0))
-        values = torch.where(place < others, logits.gather(1, place).double(), exact)
-        return Ranked(ids.gather(1, place), values / self.temperature - self.log_total[:, None])
+        best = largest(logits, ids, min(count, ids.shape[1]))
+        above_peak = logits.gather(1, best).double() - self.peak.double()[:, None]
+        ids = torch.cat([ids.gather(1, best), self.eos_ids.expand(self.rows, -1)], dim=1)
+        logits = torch.cat([above_peak, self.eos_logits], dim=1)
+        place = in_order(logits, ids)[:, :count]
+        return Ranked(ids.gather(1, place), logits.gather(1, place) / self.temperature - self.log_total[:, None])
 
     def _members_of_top_groups(self, count: int) -> tuple[Tensor, Tensor]:
         """Ids and logits of all tokens in the `count` groups with the largest entries."""
@@ -103,38 +106,43 @@ class NextToken:
         return ids.flatten(1), logits.flatten(1)
 
     @cached_property
-    def best_log_prob(self) -> Float64[Tensor, "batch"]:
+    def best_log_prob(self) -> Float64[Tensor, " batch"]:
         """Of the most probable token."""
-        best = self.group_max.amax(-1).double().maximum(self.eos_logits.amax(-1))
+        best = (self.group_max.amax(-1) - self.peak).double().maximum(self.eos_logits.amax(-1))
         return best / self.temperature - self.log_total
 
-    def parts(self) -> Iterator[tuple[Int[Tensor, "n"], Float[Tensor, "batch n"]]]:
+    def parts(self) -> Iterator[tuple[Int[Tensor, " n"], Float[Tensor, "batch n"]]]:
         """Ids and log-probabilities of the whole vocabulary, some columns at a time; the tokens that end come last."""
+        yield from self.others()
+        yield self.eos_ids, self.eos_log_probs.to(self.store.dtype)
+
+    def others(self) -> Iterator[tuple[Int[Tensor, " n"], Float[Tensor, "batch n"]]]:
+        """The same without the tokens that end: in their places stands -inf."""
         columns = self.store.shape[-1]
         for number, block in enumerate(self.store):
             size = min(columns, self.vocab_size - number * columns)
             yield number * columns + torch.arange(size, device=block.device), self._normalised(block[:, :size])
-        yield self.eos_ids, self._normalised(self.eos_logits.to(self.store.dtype))
 
-    def block(self, number: Int[Tensor, "batch"]) -> tuple[Int[Tensor, "batch n"], Float[Tensor, "batch n"]]:
+    def block(self, number: Int[Tensor, " batch"]) -> tuple[Int[Tensor, "batch n"], Float[Tensor, "batch n"]]:
         """Ids and log-probabilities of one block of columns of each row."""
         columns = torch.arange(self.store.shape[-1], device=number.device)
         rows = torch.arange(self.rows, device=number.device)
         return number[:, None] * len(columns) + columns, self._normalised(self.store[number, rows])
 
     def _normalised(self, logits: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
-        scaled = logits if self.temperature == 1 else logits / self.temperature
-        return scaled - self.log_total[:, None].to(logits.dtype)
+        above_peak = logits - self.peak[:, None]
+        scaled = above_peak if self.temperature == 1 else above_peak.div_(self.temperature)
+        return scaled.sub_(self.log_total[:, None].to(logits.dtype))
 
     @cached_property
-    def entropy(self) -> Float64[Tensor, "batch"]:
+    def entropy(self) -> Float64[Tensor, " batch"]:
         """The entropy of each distribution, in nats."""
         # a token of probability zero adds zero, not zero times infinity
         terms = [(lp.exp() * lp.clamp(min=-1e4)).sum(-1).double() for _, lp in self.parts()]
         return -torch.stack(terms).sum(0)
 
     @cached_property
-    def deviation(self) -> Float64[Tensor, "batch"]:
+    def deviation(self) -> Float64[Tensor, " batch"]:
         """The standard deviation of each row's logits at this temperature, over the tokens that can occur at all."""
         count, total, squares = torch.zeros(3, self.rows, dtype=torch.float64, device=self.store.device)
         for _, log_probs in self.parts():
@@ -148,24 +156,34 @@ class NextToken:
     def log_probs(self) -> Float64[Tensor, "batch vocab"]:
         """The whole distribution, written out."""
         others = self.store.movedim(0, 1).flatten(1)[:, : self.vocab_size].double()
-        logits = others.index_copy(1, self.eos_ids, self.eos_logits)
+        logits = (others - self.peak.double()[:, None]).index_copy(1, self.eos_ids, self.eos_logits)
         return logits / self.temperature - self.log_total[:, None]
 
     def at(self, temperature: float) -> NextToken:
         """The distributions softmax(logits / temperature)."""
         if temperature == self.temperature:
             return self
-        peaks = self.group_max.view(self.rows, len(self.store), -1).amax(-1)
         scratch = torch.empty_like(self.store[0])
-        pairs = zip(self.store, peaks.T, strict=True)
-        masses = [log_mass(block, peak, scratch, temperature) for block, peak in pairs]
+        masses = [log_mass(block, self.peak, scratch, temperature) for block in self.store]
         return replace(self, block_log_mass=torch.stack(masses, dim=1), temperature=temperature)
+
+    def first(self, rows: int) -> NextToken:
+        """The first rows, without copying them."""
+        return replace(
+            self,
+            store=self.store[:, :rows],
+            group_max=self.group_max[:rows],
+            peak=self.peak[:rows],
+            eos_logits=self.eos_logits[:rows],
+            block_log_mass=self.block_log_mass[:rows],
+        )
 
     def select(self, rows: Rows) -> NextToken:
         return replace(
             self,
             store=self.store.index_select(1, rows),
             group_max=self.group_max[rows],
+            peak=self.peak[rows],
             eos_logits=self.eos_logits[rows],
             block_log_mass=self.block_log_mass[rows],
         )
@@ -194,37 +212,44 @@ class Workspace:
 def survey(logits: Logits, eos_ids: EosIds, rows: int, workspace: Workspace) -> NextToken:
     """Everything decoders need to know about the first `rows` rows; valid until the workspace is used again."""
     store, scratch = workspace.blocks(logits)
-    vocab, columns = logits.shape[-1], store.shape[-1]
+    vocab, columns, ends = logits.shape[-1], store.shape[-1], eos_ids.tolist()
     eos_logits = torch.empty(store.shape[1], len(eos_ids), dtype=store.dtype, device=store.device)
-    group_max, masses = [], []
+    group_max, peaks, masses = [], [], []
     for number, block in enumerate(store):
         start = number * columns
         stop = min(start + columns, vocab)
         logits.columns(start, stop, out=block[:, : stop - start])
-        here = (start <= eos_ids) & (eos_ids < stop)
-        eos_logits[:, here] = block[:, eos_ids[here] - start]
-        block[:, eos_ids[here] - start] = -math.inf
+        for place, token in enumerate(ends):
+            if start <= token < stop:
+                eos_logits[:, place] = block[:, token - start]
+                block[:, token - start] = -math.inf
         group_max.append(block.view(len(block), -1, GROUP).amax(-1))
-        masses.append(log_mass(block, group_max[-1].amax(-1), scratch))
-    block_log_mass = torch.stack(masses, dim=1)
-    eos = logits.eos(eos_logits.double(), block_log_mass.logsumexp(-1))
-    return NextToken(
-        store[:, :rows], torch.cat(group_max, dim=1)[:rows], eos_ids, eos[:rows], vocab, block_log_mass[:rows]
-    )
+        peaks.append(finite_or(group_max[-1].amax(-1), 0.0))
+        masses.append(log_mass(block, peaks[-1], scratch))
+    peak = finite_or(torch.cat(group_max, dim=1).amax(-1), finite_or(eos_logits.amax(-1), 0.0))
+    above_peak = torch.stack(peaks, dim=1).double() - peak.double()[:, None]
+    block_log_mass = torch.stack(masses, dim=1) + above_peak
+    eos = logits.eos(eos_logits.double() - peak.double()[:, None], block_log_mass.logsumexp(-1))
+    whole = NextToken(store, torch.cat(group_max, dim=1), peak, eos_ids, eos, vocab, block_log_mass)
+    return whole.first(rows)
 
 
 def log_mass(
     block: Float[Tensor, "batch columns"],
-    peak: Float[Tensor, "batch"],
+    peak: Float[Tensor, " batch"],
     scratch: Float[Tensor, "batch columns"],
     temperature: float = 1.0,
-) -> Float64[Tensor, "batch"]:
-    """log of the sum of exp(logit / temperature), given the largest logit of each row."""
-    peak = torch.where(peak == -math.inf, 0.0, peak)
-    shifted = torch.sub(block, peak[:, None], out=scratch)
+) -> Float64[Tensor, " batch"]:
+    """log of the sum of exp((logit - peak) / temperature) in each row."""
+    above_peak = torch.sub(block, peak[:, None], out=scratch)
     if temperature != 1:
-        shifted /= temperature
-    return shifted.exp_().sum(-1).double().log() + peak.double() / temperature
+        above_peak /= temperature
+    return above_peak.exp_().sum(-1).double().log()
+
+
+def finite_or(value: Float[Tensor, " batch"], other: Float[Tensor, " batch"] | float) -> Float[Tensor, " batch"]:
+    """The value, or the other where it is -inf."""
+    return torch.where(value == -math.inf, other, value)
 
 
 def largest(values: Float[Tensor, "batch n"], ids: Int[Tensor, "batch n"], count: int) -> Int[Tensor, "batch count"]:

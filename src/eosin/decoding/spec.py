@@ -6,6 +6,7 @@ greedy | ancestral | beam:WIDTH | RULE:VALUE | consistent-RULE:VALUE        RULE
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Any
 
@@ -65,14 +66,14 @@ def allowed(options: dict[str, str], known: dict[str, type], spec: str) -> dict[
 
 
 def number(text: str, spec: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number, in {spec!r}") from None
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
+        raise ValueError(f"{text!r} is not a number, in {spec!r}")
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def whole(text: str, spec: str) -> int:
-    if not text.isdecimal():
+    if not re.fullmatch("[0-9]+", text):
         raise ValueError(f"a beam needs a whole number as its width, as in 'beam:4', got {spec!r}")
     return int(text)
 

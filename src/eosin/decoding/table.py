@@ -1,7 +1,8 @@
-"""Tensors with one entry per context: rows are dropped and joined in all of them at once."""
+"""Contexts under way: tensors with one entry per context, dropped and joined in all of them at once."""
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -10,9 +11,10 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
-from eosin.interfaces import Rows
+from eosin.interfaces import Completion, EosIds, Rows
 
 T = TypeVar("T", bound="Table")
+U = TypeVar("U", bound="UnderWay")
 
 
 @dataclass
@@ -30,6 +32,38 @@ class Table:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
 
+class UnderWay:
+    """What every search keeps: a table of its contexts, with `index` and `steps`, and the completions to hand out."""
+
+    def __init__(self, table: Any, eos_ids: EosIds, max_steps: int):
+        self.table = table
+        self.eos_ids = eos_ids
+        self.max_steps = max_steps
+        self.ended: list[Completion] = []
+
+    @property
+    def contexts(self) -> int:
+        return len(self.table.index)
+
+    def join(self: U, other: U) -> U:
+        both = copy(self)
+        both.table = self.table.join(other.table)
+        both.ended = self.ended + other.ended
+        return both
+
+    def finished(self) -> list[Completion]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def whereabouts(self, row: int) -> tuple[int, int]:
+        context = self.context_of(row)
+        return int(self.table.index[context]), int(self.table.steps[context]) + 1
+
+    def context_of(self, row: int) -> int:
+        """Which context of the table a row of the batch belongs to."""
+        return row
+
+
 def same_time(mine: Tensor, theirs: Tensor) -> tuple[Tensor, ...]:
     """Both tensors with room for as many steps as the longer one."""
     if mine.dim() == 1:
@@ -38,7 +72,7 @@ def same_time(mine: Tensor, theirs: Tensor) -> tuple[Tensor, ...]:
     return tuple(functional.pad(t, (0, 0) * (t.dim() - 2) + (0, longer - t.shape[1])) for t in (mine, theirs))
 
 
-def written(history: Tensor, steps: Int[Tensor, "contexts"], values: Tensor, limit: int) -> Tensor:
+def written(history: Tensor, steps: Int[Tensor, " contexts"], values: Tensor, limit: int) -> Tensor:
     """The history with one more value per context at its step, grown by doubling where it is full."""
     capacity = history.shape[1]
     if int(steps.max()) == capacity:

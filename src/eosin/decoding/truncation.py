@@ -43,8 +43,23 @@ class Kept:
     """The model's log-probability of each kept token that does not end the sequence."""
     eos_log_probs: Float64[Tensor, "batch eos"]
     """The same for the tokens that end it."""
-    settled: Bool[Tensor, "batch"]
+    settled: Bool[Tensor, " batch"]
     """False where the rule might keep more tokens than it has looked at."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Values above `low` and below `high`, or up to it if closed."""
+
+    low: float
+    high: float
+    closed: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return self.low < value < self.high or (self.closed and value == self.high)
+
+    def __str__(self) -> str:
+        return f"({self.low:g}, {self.high:g}{']' if self.closed else ')'}"
 
 
 class Rule:
@@ -54,7 +69,13 @@ class Rule:
     """The rule in a specification, before the colon."""
     examples: ClassVar[tuple[float, ...]]
     """Values that people use; messages show the first, and the tests hold the laws at each."""
+    allowed: ClassVar[Interval]
     keeps_eos: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        ((field, value),) = vars(self).items()
+        if value not in self.allowed:
+            raise ValueError(f"{self.name}: {field} must lie in {self.allowed}, got {value}")
 
     @property
     def complete(self) -> bool:
@@ -67,7 +88,7 @@ class Rule:
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do."""
 
-    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, "batch"]:
+    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, " batch"]:
         """How many of the most probable tokens are kept; all of them may mean that there are more to keep."""
         raise NotImplementedError
 
@@ -86,8 +107,12 @@ class Rule:
             ids=ranked.ids,
             log_probs=ranked.log_probs.masked_fill(~kept | is_eos.any(-1), -math.inf),
             eos_log_probs=next_token.eos_log_probs.masked_fill(~eos_kept, -math.inf),
-            settled=(count < looked_at) | (looked_at == next_token.vocab_size),
+            settled=self.settles(count, looked_at) | (looked_at == next_token.vocab_size),
         )
+
+    def settles(self, count: Int[Tensor, " batch"], looked_at: int) -> Bool[Tensor, " batch"]:
+        """Whether the tokens behind those looked at can be told not to be kept."""
+        return count < looked_at
 
     def __str__(self) -> str:
         (value,) = vars(self).values()
@@ -108,8 +133,11 @@ class SmallestSet(Rule):
         """Whether a front of this weight will do."""
         raise NotImplementedError
 
-    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, "batch"]:
+    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, " batch"]:
         return 1 + (~self.enough(self.weight(log_probs).cumsum(1))).sum(1)
+
+    def settles(self, count: Int[Tensor, " batch"], looked_at: int) -> Bool[Tensor, " batch"]:
+        return count <= looked_at
 
     def line(self, next_token: NextToken) -> Line:
         return line_where(next_token, self.order(next_token), self.weight, self.enough)
@@ -118,11 +146,11 @@ class SmallestSet(Rule):
 class Threshold(Rule):
     """Keeps every token that is probable enough, and the most probable one where none is."""
 
-    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+    def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         """The least log-probability that is kept."""
         raise NotImplementedError
 
-    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, "batch"]:
+    def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, " batch"]:
         return (log_probs >= self.least(next_token)[:, None]).sum(1).clamp(min=1)
 
     def line(self, next_token: NextToken) -> Line:
@@ -140,12 +168,12 @@ class TopK(SmallestSet):
     """A whole number."""
 
     def __post_init__(self) -> None:
-        if self.k != int(self.k) or self.k < 1:
+        if not float(self.k).is_integer() or self.k < 1:
             raise ValueError(f"top-k: k must be a whole number of at least 1, got {self.k}")
 
     @property
     def few(self) -> int:
-        return min(FEW, int(self.k) + 1)
+        return min(4 * FEW, int(self.k))
 
     def check(self, vocab_size: int) -> None:
         if self.k > vocab_size:
@@ -164,11 +192,8 @@ class Nucleus(SmallestSet):
 
     name = "nucleus"
     examples = (0.2, 0.4, 0.9)
+    allowed = Interval(0, 1, closed=True)
     mu: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mu <= 1:
-            raise ValueError(f"nucleus: mu must lie in (0, 1], got {self.mu}")
 
     @property
     def complete(self) -> bool:
@@ -184,11 +209,8 @@ class Typical(SmallestSet):
 
     name = "typical"
     examples = (0.2, 0.95)
+    allowed = Interval(0, 1)
     mass: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mass < 1:
-            raise ValueError(f"typical: mass must lie strictly between 0 and 1, got {self.mass}")
 
     def order(self, next_token: NextToken) -> Order:
         entropy = next_token.entropy[:, None].to(next_token.store.dtype)
@@ -207,13 +229,10 @@ class MinP(Threshold):
 
     name = "min-p"
     examples = (0.1, 0.5)
+    allowed = Interval(0, 1, closed=True)
     ratio: float
 
-    def __post_init__(self) -> None:
-        if not 0 < self.ratio <= 1:
-            raise ValueError(f"min-p: ratio must lie in (0, 1], got {self.ratio}")
-
-    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+    def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return next_token.best_log_prob + math.log(self.ratio)
 
 
@@ -223,13 +242,10 @@ class Epsilon(Threshold):
 
     name = "epsilon"
     examples = (3e-4, 0.1)
+    allowed = Interval(0, 1)
     cut: float
 
-    def __post_init__(self) -> None:
-        if not 0 < self.cut < 1:
-            raise ValueError(f"epsilon: cut must lie strictly between 0 and 1, got {self.cut}")
-
-    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+    def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return torch.full_like(next_token.best_log_prob, math.log(self.cut))
 
 
@@ -239,13 +255,10 @@ class Eta(Threshold):
 
     name = "eta"
     examples = (3e-4, 0.1)
+    allowed = Interval(0, 1)
     cut: float
 
-    def __post_init__(self) -> None:
-        if not 0 < self.cut < 1:
-            raise ValueError(f"eta: cut must lie strictly between 0 and 1, got {self.cut}")
-
-    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+    def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return (math.log(self.cut) / 2 - next_token.entropy).clamp(max=math.log(self.cut))
 
 
@@ -255,13 +268,10 @@ class TopNSigma(Threshold):
 
     name = "top-n-sigma"
     examples = (1, 0.5)
+    allowed = Interval(0, math.inf)
     n: float
 
-    def __post_init__(self) -> None:
-        if not 0 < self.n < math.inf:
-            raise ValueError(f"top-n-sigma: n must be positive and finite, got {self.n}")
-
-    def least(self, next_token: NextToken) -> Float64[Tensor, "batch"]:
+    def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return next_token.best_log_prob - self.n * next_token.deviation
 
 
@@ -272,6 +282,10 @@ class Consistent:
     inner: Truncation
     keeps_eos: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.inner.keeps_eos:
+            raise ValueError(f"consistent: the inner rule must be one that can drop eos, got {self.inner}")
+
     @property
     def complete(self) -> bool:
         return self.inner.complete
@@ -281,7 +295,7 @@ class Consistent:
 
     def keep(self, next_token: NextToken) -> Kept | None:
         kept = self.inner.keep(next_token)
-        return kept and replace(kept, eos_log_probs=next_token.eos_log_probs)
+        return None if kept is None else replace(kept, eos_log_probs=next_token.eos_log_probs)
 
     def line(self, next_token: NextToken) -> Line:
         return self.inner.line(next_token)
@@ -298,7 +312,8 @@ TRUNCATIONS: dict[str, type[Rule]] = {
 
 def shortest(number: float) -> str:
     """The shorter of 0.0003 and 3e-4, which read back as the same number."""
-    plain = str(int(number)) if number == int(number) else repr(float(number))
+    number = float(number)
+    plain = str(int(number)) if number.is_integer() and number < 1e15 else repr(number)
     forms = (f"{number:.{places}e}".replace("e-0", "e-") for places in range(17))
     scientific = next(form for form in forms if float(form) == number)
     return scientific if 0 < number < 1 and len(scientific) < len(plain) else plain

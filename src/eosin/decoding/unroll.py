@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from eosin.decoding.next_token import NextToken, Workspace, survey
 from eosin.decoding.randomness import uniforms
-from eosin.decoding.table import Table, written
+from eosin.decoding.table import Table, UnderWay, written
 from eosin.interfaces import Completion, Decoder, EosIds, Generative, Rows, Search, Token, Uniforms
 from eosin.logits import Logits, as_logits
 from eosin.states import can_join
@@ -40,7 +39,7 @@ class Context:
     """What is to be continued, and the number that its randomness comes from."""
 
     index: int
-    prefix: Int[Tensor, "length"]
+    prefix: Int[Tensor, " length"]
 
 
 def unroll(
@@ -103,6 +102,7 @@ class Cohort:
         free = capacity - self.search.contexts
         return free if free * ROOM_TO_OPEN >= capacity and can_join(self.state) else 0
 
+    @torch.inference_mode()
     def join(self, other: Cohort) -> Cohort:
         search = self.search.join(other.search)
         rows = torch.cat([torch.arange(self.search.rows), len(self.token) + torch.arange(other.search.rows)])
@@ -120,20 +120,34 @@ class Loop:
         self.seed = seed
         self.workspace = Workspace()
 
+    @torch.inference_mode()
     def enter(self, contexts: list[Context]) -> Cohort:
         prefixes = torch.stack([context.prefix for context in contexts])
         indices = torch.tensor([context.index for context in contexts], device=prefixes.device)
         eos_ids = torch.tensor(self.model.eos_ids, device=prefixes.device)
         search = self.decoder.begin(indices, eos_ids, self.max_steps, self.seed)
         rows = filled_up(torch.arange(len(contexts), device=prefixes.device))
-        return self._advance(search, *self.model.prefill(prefixes[rows]))
+        return self._advance(search, *self._checked(self.model.prefill(prefixes[rows]), len(rows)))
 
+    @torch.inference_mode()
     def step(self, cohort: Cohort) -> Cohort:
-        return self._advance(cohort.search, *self.model.step(cohort.token, cohort.state))
+        answer = self.model.step(cohort.token, cohort.state)
+        return self._advance(cohort.search, *self._checked(answer, len(cohort.token)))
 
-    def _advance(self, search: Search, logits: Logits | Tensor, state: Any) -> Cohort:
+    def _checked(self, answer: Any, rows: int) -> tuple[Logits, Any]:
+        """What the model said, if it is logits of the right shape and a state."""
+        logits, state = answer if type(answer) is tuple and len(answer) == 2 else (answer, None)
+        expected, shape = (rows, self.model.vocab_size), tuple(getattr(logits, "shape", ()))
+        if shape != expected or not hasattr(state, "select"):
+            raise ValueError(
+                f"prefill and step must return logits of shape {expected} (rows, vocab_size) and a state with select; "
+                f"got {type(logits).__name__} of shape {shape} and {type(state).__name__}"
+            )
+        return as_logits(logits), state
+
+    def _advance(self, search: Search, logits: Logits, state: Any) -> Cohort:
         rows_before = search.rows
-        next_token = survey(as_logits(logits), search.eos_ids, rows_before, self.workspace)
+        next_token = survey(logits, search.eos_ids, rows_before, self.workspace)
         check_finite(next_token, search)
         token, parents = search.advance(next_token)
         if not len(parents):
@@ -143,7 +157,7 @@ class Loop:
         return Cohort(search, token[rows], state if unmoved else state.select(parents[rows]))
 
 
-def filled_up(rows: Rows) -> Int[Tensor, "batch"]:
+def filled_up(rows: Rows) -> Int[Tensor, " batch"]:
     """At least the smallest batch that rounds as all larger ones do, repeating rows where there are too few."""
     return rows[torch.arange(max(len(rows), SMALLEST_BATCH), device=rows.device) % len(rows)]
 
@@ -167,31 +181,25 @@ class Chooser(Protocol):
 
 @dataclass
 class PathTable(Table):
-    index: Int[Tensor, "contexts"]
-    steps: Int[Tensor, "contexts"]
-    log_prob: Float64[Tensor, "contexts"]
+    index: Int[Tensor, " contexts"]
+    steps: Int[Tensor, " contexts"]
+    log_prob: Float64[Tensor, " contexts"]
     history: Int[Tensor, "contexts time"]
 
 
-class Paths:
+class Paths(UnderWay):
     """Contexts of greedy decoding or sampling under way, a row each."""
 
     def __init__(self, chooser: Chooser, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int):
-        self.chooser = chooser
-        self.eos_ids = eos_ids
-        self.max_steps = max_steps
-        self.seed = seed
-        self.ended: list[Completion] = []
-        self.table = PathTable(
+        table = PathTable(
             index=indices,
             steps=torch.zeros_like(indices),
             log_prob=torch.zeros_like(indices, dtype=torch.float64),
             history=indices.new_empty(len(indices), min(32, max_steps), dtype=torch.int32),
         )
-
-    @property
-    def contexts(self) -> int:
-        return len(self.table.index)
+        super().__init__(table, eos_ids, max_steps)
+        self.chooser = chooser
+        self.seed = seed
 
     @property
     def rows(self) -> int:
@@ -211,22 +219,9 @@ class Paths:
             self.table = table.select(rows)
         return token[rows], rows
 
-    def _retire(self, rows: Rows, terminated: Bool[Tensor, "contexts"]) -> None:
+    def _retire(self, rows: Rows, terminated: Bool[Tensor, " contexts"]) -> None:
         table = self.table.select(rows)
         tokens = table.history[:, : int(table.steps.max())].cpu().long()
         columns = (table.index, table.steps, terminated[rows], table.log_prob)
         for row, (index, steps, ended, log_prob) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-            self.ended.append(Completion(index, tokens[row, :steps], ended, log_prob))
-
-    def join(self, other: Paths) -> Paths:
-        both = copy(self)
-        both.table = self.table.join(other.table)
-        both.ended = self.ended + other.ended
-        return both
-
-    def finished(self) -> list[Completion]:
-        ended, self.ended = self.ended, []
-        return ended
-
-    def whereabouts(self, row: int) -> tuple[int, int]:
-        return int(self.table.index[row]), int(self.table.steps[row]) + 1
+            self.ended.append(Completion(index, tokens[row, :steps], ended, steps, log_prob))

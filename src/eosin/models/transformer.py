@@ -25,7 +25,7 @@ class KeyValues:
 
     keys: Float[Tensor, "batch layers heads time size"]
     values: Float[Tensor, "batch layers heads time size"]
-    lengths: Int[Tensor, "batch"]
+    lengths: Int[Tensor, " batch"]
 
     def select(self, rows: Rows) -> KeyValues:
         lengths = self.lengths.index_select(0, rows)
@@ -42,15 +42,15 @@ class KeyValues:
             torch.cat([mine.lengths, theirs.lengths]),
         )
 
-    def same(self, other: KeyValues) -> Bool[Tensor, "batch"]:
+    def same(self, other: KeyValues) -> Bool[Tensor, " batch"]:
         time = max(self.keys.shape[3], other.keys.shape[3])
         mine, theirs = self._padded(time), other._padded(time)
         used = torch.arange(time, device=self.lengths.device) >= time - self.lengths[:, None]
         used = used[:, None, None, :, None]
         return (
             (mine.lengths == theirs.lengths)
-            & same_rows(mine.keys * used, theirs.keys * used)
-            & same_rows(mine.values * used, theirs.values * used)
+            & same_rows(torch.where(used, mine.keys, 0.0), torch.where(used, theirs.keys, 0.0))
+            & same_rows(torch.where(used, mine.values, 0.0), torch.where(used, theirs.values, 0.0))
         )
 
     def _padded(self, time: int) -> KeyValues:
@@ -98,7 +98,9 @@ class Transformer(nn.Module):
         super().__init__()
         if layers < 1:
             raise ValueError(f"layers must be at least 1, got {layers}")
-        if heads < 1 or width < 1 or width % (2 * heads):
+        if heads < 1:
+            raise ValueError(f"heads must be at least 1, got {heads}")
+        if width < 1 or width % (2 * heads):
             raise ValueError(f"width must be a multiple of 2 * heads = {2 * heads}, got {width}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {dropout}")

@@ -88,6 +88,8 @@ class Script:
     eos_ids = (0,)
 
     def __init__(self, lines: Sequence[Sequence[int]], vocab_size: int, certainty: float = 0.9):
+        if not lines or any(token not in range(vocab_size) for line in lines for token in line):
+            raise ValueError(f"lines must be one or more lists of token ids in [0, {vocab_size}), got {lines}")
         if not 1 / vocab_size < certainty < 1:
             raise ValueError(f"certainty must lie between 1/vocab_size = {1 / vocab_size:g} and 1, got {certainty}")
         self.vocab_size = vocab_size
