@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
+JOBS ?= 2
 
 .PHONY: demo test lint bench clean
 
@@ -10,7 +11,7 @@ demo: $(READY)
 	$(BIN)/python examples/which_decoders_end.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -24,6 +24,7 @@ DECODERS = {
     "greedy": 1.5,
     "top-k:2": 1.5,
     "top-k:50": 1.5,
+    "top-k:100": 1.5,
     "nucleus:0.2": 2.0,
     "nucleus:0.4": 2.0,
     "consistent-nucleus:0.2": 2.0,

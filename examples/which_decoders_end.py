@@ -47,7 +47,8 @@ def main() -> None:
             ratios = [1 - float(completions.terminated.double().mean()) for completions in found]
             print(f"  {spec:24}" + "".join(f"{ratio:>24.0%}" for ratio in ratios), flush=True)
     print(
-        "\nThe first model ends with probability one, yet no decoder that can drop eos ever ends it (Theorem 3.4)."
+        "\nThe first model ends with probability one, yet it ranks eos last at every step: decoders that drop the least"
+        "\nprobable token never end it (Theorem 3.4)."
         "\nKeeping eos in the kept set makes any of them end (Theorem 4.1); a self-terminating head (Theorem 4.2) or a"
         "\ntermination floor, which needs no training, makes even greedy decoding and beam search end."
     )

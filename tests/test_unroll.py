@@ -53,7 +53,7 @@ def threads(request: pytest.FixtureRequest):
 
 
 @pytest.mark.parametrize(
-    "spec", [*SEARCHES, "ancestral", "nucleus:0.4", "consistent-top-k:2", "typical:0.5,temperature=0.8"]
+    "spec", [*SEARCHES, "ancestral", "nucleus:0.4", "consistent-top-k:2", "consistent-typical:0.5,temperature=0.8"]
 )
 @pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
