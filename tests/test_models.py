@@ -7,6 +7,7 @@ import torch
 from members import EOS, NEURAL, VOCAB, Specimen, neural, prefixes
 from torch.testing import assert_close
 
+from eosin.decoding.next_token import Workspace, survey
 from eosin.logits import as_logits
 from eosin.models.language_model import CORES
 from eosin.models.recurrent import TanhRNN
@@ -163,6 +164,31 @@ def test_layers_are_torch_s_own_stack(kind: str, module: str):
     inputs = torch.randn(4, 6, 8, dtype=torch.float64)
     hidden, _ = core(inputs, core.initial(4))
     assert_close(hidden, stack(inputs)[0])
+
+
+@pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
+@pytest.mark.parametrize("width", [50, 100, 256])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_row_s_bits_do_not_depend_on_its_company(core: str, width: int, threads: int):
+    """In float32, also at widths that are no multiple of a vector's length, from the smallest batch on."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    model = neural(core, "non-monotonic", width=width, vocab=300, dtype=torch.float32)
+    try:
+        with torch.inference_mode():
+            _, state = model.prefill(prefixes(1024, vocab=300))
+            token = prefixes(1024, length=1, vocab=300, seed=4)[:, 0]
+            whole, after = model.step(token, state)
+            for size in (16, 17, 31, 100, 333, 777, 1023):
+                rows = torch.randperm(1024, generator=torch.Generator().manual_seed(size))[:size]
+                part, part_after = model.step(token[rows], state.select(rows))
+                assert part_after.same(after.select(rows)).all(), size
+                asked, expected = (
+                    survey(x, torch.tensor([EOS]), n, Workspace()) for x, n in ((part, size), (whole, 1024))
+                )
+                assert torch.equal(asked.log_total, expected.log_total[rows]), size
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_learned_start_is_used_and_trained():

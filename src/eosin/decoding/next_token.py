@@ -65,7 +65,8 @@ class NextToken:
 
     @cached_property
     def log_total(self) -> Float64[Tensor, " batch"]:
-        return torch.logaddexp(self.log_rest, (self.eos_logits / self.temperature).logsumexp(-1))
+        # not logaddexp: the last bits of that depend on where in a batch a row stands (docs/log.md)
+        return torch.cat([self.block_log_mass, self.eos_logits / self.temperature], dim=1).logsumexp(-1)
 
     @property
     def eos_log_probs(self) -> Float64[Tensor, "batch eos"]:

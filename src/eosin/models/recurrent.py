@@ -63,10 +63,35 @@ class TanhRNN(Recurrent):
     tensors_per_layer = 1
 
 
+class SteadyGRU(nn.GRU):
+    """torch's layer, with bits that do not depend on the size of the batch.
+
+    torch computes the last few elements of a thread's share of a sigmoid with other instructions than the rest, so a
+    row's bits change with its place; tanh has no such remainder.
+    """
+
+    def forward(self, inputs: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        if inputs.is_cuda:
+            return super().forward(inputs, start)
+        hidden, rows = start[0], []
+        input_weight, hidden_weight, input_bias, hidden_bias = self.parameters()
+        for column in functional.linear(inputs, input_weight, input_bias).unbind(1):
+            from_hidden = functional.linear(hidden, hidden_weight, hidden_bias)
+            reset, update = sigmoid(column + from_hidden)[:, : 2 * self.hidden_size].chunk(2, dim=1)
+            candidate = torch.tanh(column.chunk(3, dim=1)[2] + reset * from_hidden.chunk(3, dim=1)[2])
+            hidden = candidate + update * (hidden - candidate)
+            rows.append(hidden)
+        return torch.stack(rows, dim=1), hidden[None]
+
+
+def sigmoid(values: Tensor) -> Tensor:
+    return 0.5 + 0.5 * torch.tanh(0.5 * values)
+
+
 class GRU(Recurrent):
     """The gated recurrent unit of Cho et al. (2014)."""
 
-    cell = nn.GRU
+    cell = SteadyGRU
     tensors_per_layer = 1
 
 
