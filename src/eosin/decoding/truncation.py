@@ -32,6 +32,8 @@ from eosin.interfaces import Truncation
 
 FEW = 64
 """How many tokens a rule looks at before it draws a line."""
+ROUNDING = 1e-12
+"""Sums of probabilities that differ by less are equal: a nucleus must exceed mu by more than a rounding error."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ class Nucleus(SmallestSet):
         return self.mu == 1
 
     def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
-        return running > self.mu
+        return running > self.mu + ROUNDING
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ class Typical(SmallestSet):
         """Nothing can be told from the most probable tokens."""
 
     def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
-        return running >= self.mass
+        return running >= self.mass - ROUNDING
 
 
 @dataclass(frozen=True)
