@@ -77,7 +77,7 @@ class SteadyGRU(nn.GRU):
         input_weight, hidden_weight, input_bias, hidden_bias = self.parameters()
         for column in functional.linear(inputs, input_weight, input_bias).unbind(1):
             from_hidden = functional.linear(hidden, hidden_weight, hidden_bias)
-            reset, update = sigmoid(column + from_hidden)[:, : 2 * self.hidden_size].chunk(2, dim=1)
+            reset, update = sigmoid((column + from_hidden)[:, : 2 * self.hidden_size]).chunk(2, dim=1)
             candidate = torch.tanh(column.chunk(3, dim=1)[2] + reset * from_hidden.chunk(3, dim=1)[2])
             hidden = candidate + update * (hidden - candidate)
             rows.append(hidden)
