@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from eosin.decoding.floor import Floor as Floor
     from eosin.decoding.spec import parse_decoder as parse_decoder
     from eosin.interfaces import Completions as Completions
+    from eosin.models.checkpoint import load as load
     from eosin.models.heads import HEADS as HEADS
     from eosin.models.language_model import CORES as CORES
     from eosin.models.language_model import NeuralLM as NeuralLM
+    from eosin.text.corpus import load_corpus as load_corpus
 
 __version__ = "0.1.0"
 
@@ -22,6 +24,8 @@ _HOME = {
     "Floor": "eosin.decoding.floor",
     "parse_decoder": "eosin.decoding.spec",
     "Completions": "eosin.interfaces",
+    "load": "eosin.models.checkpoint",
+    "load_corpus": "eosin.text.corpus",
     "NeuralLM": "eosin.models.language_model",
     "CORES": "eosin.models.language_model",
     "HEADS": "eosin.models.heads",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eosin.interfaces import Core, Head, Prefix, Token, Tokens
 from eosin.logits import Factored, Logits, Rewritten
+from eosin.models.likelihood import log_softmax_at
 from eosin.models.recurrent import GRU, LSTM, Recurrent, TanhRNN
 from eosin.models.transformer import Transformer
 from eosin.states import PairState
@@ -63,10 +64,29 @@ class NeuralLM(nn.Module):
         return self._last(token[:, None], state)
 
     def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
+        everywhere = torch.ones_like(continuation, dtype=torch.bool)
+        return self.log_probs(prefix, continuation, everywhere).view(continuation.shape)
+
+    def log_probs(
+        self, prefix: Prefix, continuation: Tokens, wanted: Bool[Tensor, "batch time"]
+    ) -> Float[Tensor, " wanted"]:
+        """The log-probabilities of the wanted tokens of a continuation, row by row; the others cost no output layer."""
         tokens = torch.cat([prefix, continuation[:, :-1]], dim=1)
-        logits, _ = self(tokens, self.initial(len(prefix)), context=prefix.shape[1] - 1)
-        log_probs = logits.dense().log_softmax(-1)
-        return log_probs.gather(-1, continuation[..., None])[..., 0]
+        hidden, log_survival, _ = self._run(tokens, self.initial(len(prefix)), context=prefix.shape[1] - 1)
+        hidden, target = hidden[wanted], continuation[wanted]
+        if log_survival is None:
+            return log_softmax_at(hidden, self.output.weight, self.output.bias, target)
+        return self._log_probs_given(log_survival[wanted], hidden, target)
+
+    def _log_probs_given(self, log_survival: Tensor, hidden: Tensor, target: Tensor) -> Tensor:
+        """p(eos) is what the head says; the other tokens share the rest as in the softmax without eos."""
+        (eos_id,) = self.eos_ids
+        ends, others = (target == eos_id).nonzero()[:, 0], (target != eos_id).nonzero()[:, 0]
+        among_others = log_softmax_at(
+            hidden[others], self.output.weight, self.output.bias, target[others], without=eos_id
+        )
+        log_probs = log_survival.index_copy(0, ends, torch.log(-torch.expm1(log_survival[ends])))
+        return log_probs.index_add(0, others, among_others.to(log_probs.dtype)).to(among_others.dtype)
 
     def _last(self, tokens: Tokens, state: PairState) -> tuple[Logits, PairState]:
         hidden, log_survival, state = self._run(tokens, state, context=tokens.shape[1] - 1)

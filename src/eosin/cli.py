@@ -1,0 +1,55 @@
+"""The command `eosin`: a table of verbs. Each reads its options, calls the library and prints what it made."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import eosin
+from eosin.errors import BadInput
+
+VERBS = {
+    "prepare": "make a corpus of contexts and continuations from a text",
+    "train": "train a model; the same command goes on with a run that was stopped or killed",
+}
+"""Each is a module of eosin.verbs with a DESCRIPTION, `add_options` and `run`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one verb. Bad input is one line on standard error and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser(arguments).parse_args(arguments)
+    try:
+        options.run(options)
+    except (BadInput, OSError) as error:
+        sys.exit(_said(options.verb, str(error), code=2))
+    except KeyboardInterrupt:
+        sys.exit(_said(options.verb, "interrupted", code=128 + signal.SIGINT))
+
+
+def _said(verb: str, message: str, code: int) -> int:
+    sys.stderr.write(f"eosin {verb}: {message}\n")
+    return code
+
+
+def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """All verbs by name; the options of the one that is meant. The others need not be imported."""
+    whole = argparse.ArgumentParser(
+        prog="eosin", description="Does your language model stop? Measure it, prove it, fix it."
+    )
+    whole.add_argument("--version", action="version", version=f"eosin {eosin.__version__}")
+    verbs = whole.add_subparsers(title="verbs", dest="verb", required=True, metavar="VERB")
+    for name, summary in VERBS.items():
+        verb = verbs.add_parser(
+            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        if name in arguments:
+            module = import_module(f"eosin.verbs.{name}")
+            verb.description = f"{summary}\n\n{module.DESCRIPTION}"
+            verb.add_argument("--json", action="store_true", help="print the result as one JSON object")
+            verb.set_defaults(run=module.run)
+            module.add_options(verb)
+    return whole

@@ -1,0 +1,89 @@
+"""Files that are whole or not there: written beside their place, checked, and moved in one step.
+
+Tensors go to safetensors files that carry a digest of everything in them, so that an altered or truncated file is
+noticed before anything is built from it. Nothing here can run code that a file contains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from eosin.errors import BadInput
+
+PARTIAL = ".partial"
+"""Ending of a file that is being written. One that is found was left by a process that was killed."""
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make the file under another name, see it safely on the disk, and only then give it its name."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        write(partial)
+        _flush(partial)
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+    _flush(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    """Tensors and, beside them, notes: anything that JSON can hold."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    written = json.dumps(notes, sort_keys=True)
+    metadata = {"notes": written, "digest": digest_of(tensors, written)}
+    write_atomically(path, lambda partial: partial.write_bytes(safetensors.torch.save(tensors, metadata)))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and notes of a file that `save_tensors` wrote, if it still is what was written."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
+    except safetensors.SafetensorError as error:
+        raise BadInput(f"{path} is damaged and cannot be read ({error}); put back a good copy of it") from error
+    if metadata.get("digest") != digest_of(tensors, metadata.get("notes", "")):
+        raise BadInput(f"{path} has been altered since it was written: its digest does not fit; put back a good copy")
+    return tensors, json.loads(metadata["notes"])
+
+
+def digest_of(tensors: Mapping[str, Tensor], notes: str = "") -> str:
+    """SHA-256 of names, types, shapes and every byte."""
+    digest = hashlib.sha256(notes.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def digest_of_files(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

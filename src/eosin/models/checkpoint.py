@@ -1,0 +1,85 @@
+"""A model on disk: what it is in TOML, its weights in safetensors. Out, and back in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eosin.errors import BadInput
+from eosin.files import load_tensors, save_tensors
+from eosin.models.heads import HEADS
+from eosin.models.language_model import CORES, NeuralLM
+from eosin.settings import Table, build, build_kind, read_toml, resolved, resolved_kind
+
+CONFIG, WEIGHTS = "config.toml", "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a model is but for its weights: three sections of a settings file, every default written out."""
+
+    core: dict[str, Any]
+    head: dict[str, Any]
+    output: dict[str, Any]
+
+    @classmethod
+    def resolve(cls, sections: Table) -> Architecture:
+        still_to_be_built: Any = None
+        return cls(
+            core=resolved_kind(CORES, sections.get("core", {}), "core"),
+            head=resolved_kind(HEADS, sections.get("head", {}), "head"),
+            output=resolved(
+                partial(NeuralLM, still_to_be_built, still_to_be_built), sections.get("output", {}), "output"
+            ),
+        )
+
+    def build(self, seed: int | None = None) -> NeuralLM:
+        """The model with fresh weights; a seed decides them, and leaves torch's own generator as it was."""
+        with torch.random.fork_rng(devices=[], enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            core: Any = build_kind(CORES, self.core, "core")
+            head: Any = build_kind(HEADS, self.head, "head")
+            return build(partial(NeuralLM, core, head), self.output, "output")
+
+    @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        return {"core": self.core, "head": self.head, "output": self.output}
+
+
+def save_weights(folder: Path, model: NeuralLM, architecture: Architecture, notes: Table) -> None:
+    save_tensors(folder / WEIGHTS, dict(model.named_parameters()), {**notes, "model": architecture.sections})
+
+
+def load(run: Path | str) -> NeuralLM:
+    """The trained model of a run directory, ready to decode."""
+    folder = Path(run)
+    if not (folder / CONFIG).is_file():
+        raise BadInput(f"{run} is not a run directory: it has no {CONFIG}; `eosin train` makes one")
+    architecture = Architecture.resolve(read_toml(folder / CONFIG))
+    if not (folder / WEIGHTS).is_file():
+        raise BadInput(f"{run} has no {WEIGHTS} yet: its first epoch is not over; go on with: eosin train {run}")
+    return restored(folder, architecture)
+
+
+def restored(folder: Path, architecture: Architecture) -> NeuralLM:
+    """A model of this architecture with the weights of a folder."""
+    tensors, notes = load_tensors(folder / WEIGHTS)
+    if notes.get("model") != architecture.sections:
+        raise BadInput(f"{folder / WEIGHTS} belongs to another model than {folder / CONFIG} describes")
+    model = architecture.build()
+    copy_into(dict(model.named_parameters()), tensors)
+    return model.eval()
+
+
+def copy_into(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Give named parameters the values of the tensors of the same names."""
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])

@@ -1,0 +1,118 @@
+"""Settings files: TOML in and out, checked against the signatures of what they set.
+
+A setting is a parameter of the thing it sets, with its name, type and default, so there is no second list of them. An
+unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from eosin.errors import BadInput
+
+Made = TypeVar("Made")
+Table = Mapping[str, Any]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot read the settings file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a TOML file: {error}") from error
+
+
+def to_toml(sections: Mapping[str, Table]) -> str:
+    """Sections of plain values."""
+    parts = [
+        f"[{name}]\n" + "".join(f"{key} = {_written(value)}\n" for key, value in section.items())
+        for name, section in sections.items()
+    ]
+    return "\n".join(parts)
+
+
+def _written(value: Any) -> str:
+    # a JSON string, number, boolean or list of them is one in TOML too
+    return json.dumps(value, ensure_ascii=False)
+
+
+def parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    found = inspect.signature(make).parameters
+    return {name: it for name, it in found.items() if it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)}
+
+
+def resolved(make: Callable[..., Any], table: Table, section: str) -> dict[str, Any]:
+    """Every setting of `make`: the values of the table, checked, and the defaults of the rest."""
+    known = parameters(make)
+    wanted = _types(make)
+    for key, value in table.items():
+        check_known(key, known, f"a setting of [{section}]")
+        if not _fits(value, wanted[key]):
+            raise BadInput(f"[{section}] {key} must be {_described(wanted[key])}, got {value!r}")
+    missing = [key for key, it in known.items() if it.default is inspect.Parameter.empty and key not in table]
+    if missing:
+        raise BadInput(f"[{section}] lacks {missing[0]!r}, which has no default")
+    values = {key: table.get(key, parameter.default) for key, parameter in known.items()}
+    return {key: float(value) if wanted[key] is float else value for key, value in values.items()}
+
+
+def build(make: Callable[..., Made], table: Table, section: str) -> Made:
+    """What the settings make; what the maker says against a value becomes one clear line."""
+    values = resolved(make, table, section)
+    try:
+        return make(**values)
+    except BadInput:
+        raise
+    except ValueError as error:
+        raise BadInput(f"[{section}] {error}") from error
+
+
+def resolved_kind(kinds: Mapping[str, Callable[..., Any]], table: Table, section: str) -> dict[str, Any]:
+    """The settings of one member of a table of kinds; `kind` says which."""
+    if "kind" not in table:
+        raise BadInput(f"[{section}] lacks 'kind'; it is one of {', '.join(kinds)}")
+    check_known(table["kind"], kinds, f"a kind of {section}")
+    rest = {key: value for key, value in table.items() if key != "kind"}
+    return {"kind": table["kind"], **resolved(kinds[table["kind"]], rest, section)}
+
+
+def build_kind(kinds: Mapping[str, Callable[..., Made]], table: Table, section: str) -> Made:
+    settings = resolved_kind(kinds, table, section)
+    return build(kinds[settings.pop("kind")], settings, section)
+
+
+def check_known(name: object, known: Iterable[str], what: str) -> None:
+    known = list(known)
+    if name in known:
+        return
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}" if known else "there are none"
+    raise BadInput(f"{name!r} is not {what}; {hint}")
+
+
+def _types(make: Any) -> dict[str, Any]:
+    whole = getattr(make, "func", make)  # what a functools.partial is a part of
+    return typing.get_type_hints(whole.__init__ if inspect.isclass(whole) else whole)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(kind, types.UnionType):
+        return any(_fits(value, member) for member in typing.get_args(kind))
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _described(kind: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+    members = typing.get_args(kind) or (kind,)
+    return " or ".join(names.get(member, str(member)) for member in members)

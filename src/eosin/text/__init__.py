@@ -1,0 +1,1 @@
+"""From text to batches: sources, tokenization, prepared corpora."""

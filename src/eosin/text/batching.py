@@ -1,0 +1,62 @@
+"""Batches of sentences of about the same length, so that next to nothing is spent on padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from eosin.interfaces import Prefix, Rows, Tokens
+from eosin.text.corpus import Split
+from eosin.text.tokenization import EOS_ID
+
+POOL = 100
+"""Batches that are sorted by length together: enough for equal lengths, few enough for batches to be random."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences side by side; where one has ended its row is filled up with <eos>, which is not `wanted`."""
+
+    prefix: Prefix
+    continuation: Tokens
+    wanted: Bool[Tensor, "batch time"]
+
+    @property
+    def tokens(self) -> int:
+        return int(self.wanted.sum())
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(self.prefix.to(device), self.continuation.to(device), self.wanted.to(device))
+
+
+def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int) -> list[Rows]:
+    """Which sentences make each batch of an epoch: random, but of like lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(lengths), generator=generator)
+    pools = (pool[lengths[pool].argsort(stable=True)] for pool in order.split(size * POOL))  # type: ignore[no-untyped-call]
+    batches = [batch for pool in pools for batch in pool.split(size)]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def in_order(lengths: Int[Tensor, " sentences"], size: int) -> list[Rows]:
+    """All sentences by length, for evaluation."""
+    return list(lengths.argsort(stable=True).split(size))  # type: ignore[no-untyped-call]
+
+
+def gather(split: Split, rows: Rows) -> Batch:
+    """The batch of the given sentences."""
+    starts, lengths = split.offsets[rows, None], split.lengths[rows, None]
+    steps = torch.arange(int(lengths.max()))
+    wanted = steps < lengths
+    places = torch.where(wanted, starts + split.prefix_length + steps, starts)
+    continuation = torch.where(wanted, split.tokens[places], EOS_ID).long()
+    prefix = split.tokens[starts + torch.arange(split.prefix_length)].long()
+    return Batch(prefix, continuation, wanted)
+
+
+def batches(split: Split, plan: list[Rows]) -> Iterator[Batch]:
+    return (gather(split, rows) for rows in plan)

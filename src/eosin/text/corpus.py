@@ -1,0 +1,156 @@
+"""Prepared corpora: sentences as token ids, each a context and its continuation, in files one can open.
+
+A sequence is <bos>, the words, <eos>. The context is <bos> and the first k words, padded on the left where a sentence
+is shorter; the continuation is what follows, <eos> included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from eosin.errors import BadInput
+from eosin.files import digest_of, load_tensors
+from eosin.interfaces import Prefix
+from eosin.settings import build, check_known, read_toml
+from eosin.text.sources import BUNDLED, SPLITS
+from eosin.text.tokenization import BOS_ID, PAD_ID, SPECIAL, TOKENIZATIONS, UNK_ID, Tokenizer
+
+DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
+CONTEXTS = (*SPLITS, "random")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a corpus is made of a text."""
+
+    source: str = BUNDLED[0]
+    """A bundled text, a WikiText folder or a UTF-8 text file."""
+    tokens: str = "bpe"
+    """`word` (vocabulary of train and valid) or `bpe` (trained on train)."""
+    vocab_size: int = 0
+    """Most entries of the vocabulary, special tokens included; 0: all words, or the paper's 19,483 for BPE."""
+    context: int = 10
+    """The paper's k."""
+    split: str = "line"
+    """What a sequence is: a `line`, or a sentence found by spaCy's `sentencizer` or by the spaCy model of this name."""
+    short: str = "auto"
+    """Sentences of k tokens or fewer: `pad` them, or `drop` them as in the GPT-2 experiment, `auto`matic: drop lines
+    of the original WikiText, pad everything else."""
+    valid: str = ""
+    """Text files of their own for validation and test; otherwise sentences of the text are held out."""
+    test: str = ""
+
+    def __post_init__(self) -> None:
+        check_known(self.tokens, TOKENIZATIONS, "a tokenization")
+        check_known(self.short, ("auto", "pad", "drop"), "a treatment of short sentences")
+        if self.context < 1:
+            raise ValueError(f"context must be at least 1, got {self.context}")
+        if self.vocab_size < 0:
+            raise ValueError(f"vocab_size must be positive, or 0 for the default, got {self.vocab_size}")
+
+    @property
+    def folder(self) -> Path:
+        """Where the corpus lies unless a place is named."""
+        unusual = (value for value in (self.split, self.short) if value not in (Recipe.split, Recipe.short))
+        parts = (Path(self.source).stem, self.tokens, f"k{self.context}", str(self.vocab_size or ""), *unusual)
+        return Path("data") / "-".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sentence: what is given, and how the corpus goes on."""
+
+    prefix: Int[Tensor, " prefix"]
+    continuation: Int[Tensor, " continuation"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Sentences as packed token ids: sentence i is `tokens[offsets[i]:offsets[i + 1]]`."""
+
+    tokens: Int[Tensor, " tokens"]
+    offsets: Int[Tensor, " bounds"]
+    prefix_length: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Example:
+        tokens = self.tokens[self.offsets[index] : self.offsets[index + 1]].long()
+        return Example(tokens[: self.prefix_length], tokens[self.prefix_length :])
+
+    def __iter__(self) -> Iterator[Example]:
+        return (self[index] for index in range(len(self)))
+
+    @cached_property
+    def lengths(self) -> Int[Tensor, " sentences"]:
+        """Of the continuations, <eos> included."""
+        return self.offsets.diff() - self.prefix_length
+
+    @property
+    def prefixes(self) -> Prefix:
+        places = self.offsets[:-1, None] + torch.arange(self.prefix_length)
+        return self.tokens[places].long()
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Train, valid and test, with the tokenizer that made them."""
+
+    recipe: Recipe
+    tokenizer: Tokenizer
+    splits: dict[str, Split]
+    digest: str
+    """Of every token of every split, and of the tokenizer."""
+
+    @property
+    def train(self) -> Split:
+        return self.splits["train"]
+
+    def contexts(self, which: str, count: int | None = None, seed: int = 0) -> Prefix:
+        """Contexts from a split, the first `count` of them; or random ones, uniform over the words."""
+        check_known(which, CONTEXTS, "a context distribution")
+        if which != "random":
+            return self.splits[which].prefixes[:count]
+        generator = torch.Generator().manual_seed(seed)
+        size = (len(self.splits["test"]) if count is None else count, self.recipe.context)
+        words = torch.randint(len(SPECIAL), self.tokenizer.vocab_size, size, generator=generator)
+        return torch.cat([torch.full((len(words), 1), BOS_ID), words], dim=1)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        train = self.train
+        real = int((train.tokens != PAD_ID).sum()) - 2 * len(train)
+        return {
+            **{name: len(split) for name, split in self.splits.items()},
+            "vocabulary": self.tokenizer.vocab_size,
+            "average_length": real / len(train),
+            "longest": int(train.lengths.max()) - 1 + self.recipe.context,
+            "unknown": float((train.tokens == UNK_ID).sum() / real),
+        }
+
+
+def load_corpus(folder: Path | str) -> Corpus:
+    """A corpus that was prepared before."""
+    folder = Path(folder)
+    if not (folder / DATASET).is_file():
+        raise BadInput(f"{folder} is not a prepared corpus: it has no {DATASET}; make one with: eosin prepare")
+    written = read_toml(folder / DATASET)
+    tensors, _ = load_tensors(folder / TOKENS)
+    tokenizer = Tokenizer.load(folder)
+    digest = digest_of(tensors, tokenizer.to_json())
+    if written.get("digest", {}).get("corpus") != digest:
+        raise BadInput(f"the files of {folder} do not belong together: one has been altered; prepare the corpus anew")
+    recipe = build(Recipe, written.get("recipe", {}), "recipe")
+    splits = {
+        split: Split(tensors[f"{split}.tokens"], tensors[f"{split}.offsets"], recipe.context + 1) for split in SPLITS
+    }
+    return Corpus(recipe, tokenizer, splits, digest)

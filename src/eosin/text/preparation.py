@@ -1,0 +1,122 @@
+"""Making a corpus: text is read twice, once for the vocabulary and once for the token ids."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from eosin.errors import BadInput
+from eosin.files import PARTIAL, digest_of, save_tensors, write_text
+from eosin.settings import read_toml, to_toml
+from eosin.text.corpus import DATASET, TOKENS, Corpus, Recipe, Split, load_corpus
+from eosin.text.sources import BUNDLED, HELD_OUT, SPLITS, open_source
+from eosin.text.tokenization import BOS_ID, EOS_ID, PAD_ID, TOKENIZATIONS, checked
+
+
+def open_corpus(recipe: Recipe) -> Corpus:
+    """The corpus of a recipe, prepared if it is not yet; a source that is a prepared corpus is that corpus."""
+    prepared = Path(recipe.source)
+    return load_corpus(prepared) if (prepared / DATASET).is_file() else prepare(recipe, recipe.folder)
+
+
+def prepare(recipe: Recipe, folder: Path) -> Corpus:
+    """Make a corpus and keep it in a folder, or open the one that is there if it is the same."""
+    source = open_source(recipe.source, recipe.valid, recipe.test)
+    source_digest = source.digest()
+    if folder.exists():
+        return _same_again(recipe, source_digest, folder)
+
+    def sentences(split: str) -> Iterator[str]:
+        where = f"{split}, {source.paths[split]}"
+        return checked(source.sentences(split, recipe.split), where)
+
+    learnt_from = ("train", "valid") if recipe.tokens == "word" else ("train",)
+    text = (sentence for split in learnt_from for sentence in _progress(sentences(split), f"vocabulary from {split}"))
+    tokenizer = TOKENIZATIONS[recipe.tokens](text, recipe.vocab_size)
+    by_itself = recipe.split == "line" and source.lines_are_sequences
+    drop = recipe.short == "drop" or (recipe.short == "auto" and by_itself)
+    splits = {
+        split: _packed(tokenizer.encode(_progress(sentences(split), split)), recipe.context, drop) for split in SPLITS
+    }
+    for split, packed in splits.items():
+        if not len(packed):
+            raise BadInput(_nothing_in(split, recipe, drop))
+    corpus = Corpus(recipe, tokenizer, splits, digest_of(tensors_of(splits), tokenizer.to_json()))
+    _write(corpus, source_digest, folder)
+    return corpus
+
+
+def _same_again(recipe: Recipe, source_digest: str, folder: Path) -> Corpus:
+    corpus = load_corpus(folder)
+    before, now = asdict(corpus.recipe), asdict(recipe)
+    for key in now:
+        if before[key] != now[key]:
+            raise BadInput(
+                f"{folder} holds another corpus: its {key} is {before[key]!r}, not {now[key]!r}; "
+                "prepare elsewhere (--out) or remove that folder"
+            )
+    if read_toml(folder / DATASET)["digest"].get("source") != source_digest:
+        raise BadInput(
+            f"the text of {recipe.source!r} has changed since {folder} was prepared from it; "
+            "prepare it elsewhere (--out) or remove that folder"
+        )
+    return corpus
+
+
+def _packed(sentences: Iterable[list[int]], context: int, drop: bool) -> Split:
+    rows = [
+        np.array([BOS_ID, *[PAD_ID] * (context - len(ids)), *ids, EOS_ID], dtype=np.int32)
+        for ids in sentences
+        if not drop or len(ids) > context
+    ]
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    return Split(torch.from_numpy(tokens), torch.from_numpy(offsets), context + 1)
+
+
+def _nothing_in(split: str, recipe: Recipe, drop: bool) -> str:
+    if drop:
+        return (
+            f"no sequence of {split} in {recipe.source!r} is longer than the context of {recipe.context} tokens; "
+            "choose a smaller context, or pad short sequences (--short pad)"
+        )
+    if recipe.source in BUNDLED or recipe.valid or split == "train":
+        return f"there is no sentence for {split} in {recipe.source!r}: the text is empty"
+    return (
+        f"{recipe.source!r} is too short: of {HELD_OUT} sentences one goes to valid and one to test, and {split} got "
+        "none; give more text, or valid and test files of their own (--valid, --test)"
+    )
+
+
+def tensors_of(splits: dict[str, Split]) -> dict[str, Tensor]:
+    return {f"{name}.{part}": getattr(split, part) for name, split in splits.items() for part in ("tokens", "offsets")}
+
+
+def _write(corpus: Corpus, source_digest: str, folder: Path) -> None:
+    """The folder appears when all that belongs to it is there."""
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}{PARTIAL}")
+    partial.mkdir(parents=True)
+    try:
+        corpus.tokenizer.save(partial)
+        save_tensors(partial / TOKENS, tensors_of(corpus.splits), {})
+        sections = {
+            "recipe": asdict(corpus.recipe),
+            "statistics": corpus.statistics,
+            "digest": {"source": source_digest, "corpus": corpus.digest},
+        }
+        write_text(partial / DATASET, to_toml(sections))
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _progress(sentences: Iterable[str], what: str) -> Iterator[str]:
+    yield from tqdm(sentences, desc=what, unit=" sentences", disable=None, delay=2, leave=False)

@@ -1,0 +1,1 @@
+"""Maximum likelihood training, safe to kill."""

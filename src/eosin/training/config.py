@@ -1,0 +1,157 @@
+"""The settings of a run: five sections of TOML, each checked against the signature of what it sets.
+
+    [data]      Recipe            how the corpus is made
+    [core]      CORES[kind]       the network
+    [head]      HEADS[kind]       the output head
+    [output]    NeuralLM          tied or not; the vocabulary follows from the corpus
+    [training]  Training          optimiser and schedule
+
+A file may start from another one (`base = "other.toml"`), and may be a sweep: a section [sweep] whose keys, such as
+"core.width", have lists of values, one run for each combination.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from eosin.errors import BadInput
+from eosin.models.checkpoint import Architecture
+from eosin.settings import Table, build, check_known, read_toml
+from eosin.text.corpus import Corpus, Recipe
+from eosin.text.tokenization import EOS_ID
+
+SECTIONS = ("data", "core", "head", "output", "training")
+
+
+@dataclass(frozen=True)
+class Training:
+    """Adam on shuffled batches; the rate falls and training ends when validation makes no progress."""
+
+    batch: int = 32
+    """Sentences in a batch."""
+    learning_rate: float = 1e-3
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    epochs: int = 100
+    """The most epochs."""
+    patience: int = 10
+    """Epochs without a better validation perplexity after which training ends."""
+    anneal: float = 0.5
+    """Factor on the learning rate after every epoch without a better validation perplexity."""
+    seed: int = 0
+    """Decides the initial weights, the order of the batches and dropout."""
+    log_every: int = 100
+    """Steps between two lines of the log."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "epochs", "patience", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("learning_rate", "clip", "anneal"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.anneal > 1:
+            raise ValueError(f"anneal must be at most 1: the rate never grows, got {self.anneal}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one run as they were given, checked as far as they can be without the corpus."""
+
+    data: Recipe
+    training: Training
+    model: dict[str, Table]
+
+    @classmethod
+    def of(cls, table: Table) -> Config:
+        for section, settings in table.items():
+            check_known(section, SECTIONS, "a section of a settings file")
+            if not isinstance(settings, dict):
+                raise BadInput(f"[{section}] must be a section, got {section} = {settings!r}")
+        config = cls(
+            data=build(Recipe, table.get("data", {}), "data"),
+            training=build(Training, table.get("training", {}), "training"),
+            model={section: table.get(section, {}) for section in ("core", "head", "output")},
+        )
+        config.architecture(vocab_size=EOS_ID + 1).build()
+        return config
+
+    def architecture(self, vocab_size: int) -> Architecture:
+        output = {**self.model["output"], "vocab_size": vocab_size, "eos_id": EOS_ID}
+        return Architecture.resolve({**self.model, "output": output})
+
+    def resolved(self, corpus: Corpus) -> dict[str, Table]:
+        """All sections with every default written out. A prepared corpus brings its own recipe."""
+        data = replace(corpus.recipe, source=self.data.source)
+        architecture = self.architecture(corpus.tokenizer.vocab_size)
+        return {"data": asdict(data), **architecture.sections, "training": asdict(self.training)}
+
+    @property
+    def given(self) -> dict[str, Table]:
+        """All sections, but for what follows from the corpus."""
+        return {"data": asdict(self.data), **self.model, "training": asdict(self.training)}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The sections of a settings file and of those it starts from."""
+    table = read_toml(path)
+    base = table.pop("base", None)
+    return table if base is None else merged(read_settings(path.parent / base), table)
+
+
+def merged(base: Table, change: Table) -> dict[str, Any]:
+    together = dict(base)
+    for section, settings in change.items():
+        both = isinstance(settings, dict) and isinstance(base.get(section), dict)
+        # another kind has other settings
+        fresh = both and "kind" in settings and settings["kind"] != base[section].get("kind")
+        together[section] = {**base[section], **settings} if both and not fresh else settings
+    return together
+
+
+def override(table: Table, assignment: str) -> dict[str, Any]:
+    """The table with one more setting, written as `section.key=value`."""
+    name, equals, value = assignment.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and key):
+        raise BadInput(f"a setting is given as section.key=value, for example training.epochs=3; got {assignment!r}")
+    return with_setting(table, section, key, _value(value.strip()))
+
+
+def with_setting(table: Table, section: str, key: str, value: Any) -> dict[str, Any]:
+    return {**table, section: {**table.get(section, {}), key: value}}
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def runs_of(table: Table) -> dict[str, dict[str, Any]]:
+    """One table of settings for each run, by label; a file without [sweep] is one run without a label."""
+    sweep = table.get("sweep")
+    base = {section: settings for section, settings in table.items() if section != "sweep"}
+    if sweep is None:
+        return {"": base}
+    if not (
+        sweep and all(isinstance(values, list) and values and key.count(".") == 1 for key, values in sweep.items())
+    ):
+        raise BadInput('[sweep] needs keys like "core.width" with lists of values')
+    runs = {}
+    for values in itertools.product(*sweep.values()):
+        chosen = base
+        for name, value in zip(sweep, values, strict=True):
+            section, key = name.split(".")
+            chosen = with_setting(chosen, section, key, value)
+        runs["-".join(_label(name, value) for name, value in zip(sweep, values, strict=True))] = chosen
+    return runs
+
+
+def _label(name: str, value: Any) -> str:
+    return value if isinstance(value, str) else f"{name.split('.')[1]}-{str(value).lower()}"

@@ -1,0 +1,59 @@
+"""What training minimises and what validation reports: the negative log-likelihood of continuations, <eos> included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from eosin.models.language_model import NeuralLM
+from eosin.text.batching import Batch, batches, in_order
+from eosin.text.corpus import Split
+
+EVALUATED_TOGETHER = 128
+"""Sentences in a batch where no gradient is needed."""
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """A sum over tokens, in nats. Likelihoods of parts add up."""
+
+    negative_log: float = 0.0
+    tokens: int = 0
+
+    def __add__(self, other: Likelihood) -> Likelihood:
+        return Likelihood(self.negative_log + other.negative_log, self.tokens + other.tokens)
+
+    @property
+    def loss(self) -> float:
+        """Mean over tokens."""
+        return self.negative_log / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+
+def negative_log_likelihood(model: NeuralLM, batch: Batch) -> Float[Tensor, ""]:
+    """Summed over the tokens of the continuations."""
+    return -model.log_probs(batch.prefix, batch.continuation, batch.wanted).sum(dtype=torch.float64)
+
+
+def evaluate(
+    model: NeuralLM,
+    split: Split,
+    device: torch.device,
+    progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
+) -> Likelihood:
+    """The likelihood of a split under a model without dropout."""
+    total, was_training = Likelihood(), model.training
+    model.eval()
+    with torch.inference_mode():
+        for batch in progress(batches(split, in_order(split.lengths, EVALUATED_TOGETHER))):
+            total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
+    model.train(was_training)
+    return total

@@ -1,0 +1,90 @@
+"""eosin prepare"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from eosin.errors import BadInput
+from eosin.settings import build
+from eosin.text.corpus import Corpus, Recipe
+from eosin.text.preparation import prepare
+from eosin.text.sources import BUNDLED
+from eosin.text.tokenization import TOKENIZATIONS
+
+DESCRIPTION = """Without a source: the paper's two datasets, word and BPE, from the bundled WikiText-2, in data/.
+
+examples:
+  eosin prepare
+  eosin prepare my-sentences.txt --tokens word --out data/mine
+  eosin prepare wikitext-103/ --tokens bpe --vocab-size 50000
+  eosin prepare novel.txt --split sentencizer"""
+
+SETTINGS = ("source", "tokens", "vocab_size", "context", "split", "short", "valid", "test")
+PAPER = {
+    "word": {"train": 78_274, "valid": 8_464, "test": 9_708, "vocabulary": 33_182, "average_length": 24},
+    "bpe": {"train": 83_344, "valid": 8_721, "test": 10_156, "vocabulary": 19_483, "average_length": 28},
+}
+"""The dataset statistics of the paper's appendix."""
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "source",
+        nargs="?",
+        help="wikitext-2-sentences or wikitext-2 (both bundled), a WikiText folder (wiki.*.tokens or wiki.*.raw), or a "
+        "UTF-8 text file with a sentence a line, of which two in twenty are held out for valid and test",
+    )
+    verb.add_argument("--tokens", choices=list(TOKENIZATIONS), help="words, or byte-level BPE (default: bpe)")
+    verb.add_argument(
+        "--vocab-size", type=int, metavar="N", help="most entries (default: all words of train and valid; BPE 19483)"
+    )
+    verb.add_argument("--context", type=int, metavar="K", help="tokens in a context, the paper's k (default: 10)")
+    verb.add_argument(
+        "--split", metavar="HOW", help="a sequence is a line (default), or a sentence by: sentencizer, or a spaCy model"
+    )
+    verb.add_argument(
+        "--short",
+        choices=["auto", "pad", "drop"],
+        help="sequences of K tokens or fewer (default: auto: drop lines of the original WikiText, pad all else)",
+    )
+    verb.add_argument("--valid", metavar="FILE", help="a text file for validation (with --test)")
+    verb.add_argument("--test", metavar="FILE", help="a text file for testing (with --valid)")
+    verb.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: a name under data/)")
+
+
+def run(options: argparse.Namespace) -> None:
+    given = {key: value for key in SETTINGS if (value := getattr(options, key)) is not None}
+    kinds = [{}] if {"source", "tokens"} & set(given) else [{"tokens": "word"}, {"tokens": "bpe"}]
+    if options.out and len(kinds) > 1:
+        raise BadInput("--out names one corpus, but without a source and --tokens there are two; add --tokens")
+    recipes = [build(Recipe, {**given, **kind}, "data") for kind in kinds]
+    prepared = {}
+    for recipe in recipes:
+        folder = options.out or recipe.folder
+        prepared[str(folder)] = prepare(recipe, folder)
+    if options.json:
+        print(json.dumps({folder: corpus.statistics for folder, corpus in prepared.items()}))
+    else:
+        print(statistics_table(prepared))
+
+
+def statistics_table(prepared: dict[str, Corpus]) -> str:
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for folder, corpus in prepared.items():
+        rows.append((folder, corpus.statistics))
+        if corpus.recipe.source == BUNDLED[0]:
+            rows.append(("  the paper's", PAPER[corpus.recipe.tokens]))
+    wide = max(len(name) for name, _ in rows)
+    names = ("train", "valid", "test", "|V|", "avg. len", "longest", "<unk>")
+    return "\n".join([" ".join([" " * wide, *(f"{name:>9}" for name in names)]), *(_row(*row, wide) for row in rows)])
+
+
+def _row(name: str, statistics: dict[str, Any], wide: int) -> str:
+    cells = [f"{statistics[key]:9,}" for key in ("train", "valid", "test", "vocabulary")]
+    cells.append(f"{statistics['average_length']:9.1f}")
+    if "longest" in statistics:
+        cells += [f"{statistics['longest']:9,}", f"{statistics['unknown']:9.1%}"]
+    return " ".join([f"{name:{wide}}", *cells])

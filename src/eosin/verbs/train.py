@@ -1,0 +1,161 @@
+"""eosin train"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from eosin.errors import BadInput
+from eosin.models.checkpoint import CONFIG
+from eosin.settings import check_known
+from eosin.text.preparation import open_corpus
+from eosin.training.config import Config, override, read_settings, runs_of, with_setting
+from eosin.training.events import Event
+from eosin.training.loop import PRECISIONS, Stopped, train
+
+DESCRIPTION = """SETTINGS is a TOML file, the name of one that comes with Eosin (word-tanh-softmax, bpe-lstm-st-1e-3,
+...), or the directory of a run to go on with. The corpus is prepared first if it is not there yet.
+
+examples:
+  eosin train experiments/word-tanh-softmax.toml
+  eosin train bpe-lstm-st-1e-3 --seed 4
+  eosin train word-tanh-softmax --data my-sentences.txt --set training.epochs=5 --out runs/mine
+  eosin train runs/mine
+  eosin train experiments/grid.toml --dry-run"""
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("settings", metavar="SETTINGS", help="a TOML file, the name of a bundled one, or a run directory")
+    verb.add_argument("--out", type=Path, metavar="RUN", help="the run directory (default: a name under runs/)")
+    verb.add_argument("--data", metavar="TEXT", help="another text, or the folder of a prepared corpus")
+    verb.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
+    verb.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting; may be repeated"
+    )
+    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+    verb.add_argument(
+        "--precision",
+        choices=["auto", *PRECISIONS],
+        default="auto",
+        help="of the products (default: auto, which is mixed precision on CUDA and float32 elsewhere)",
+    )
+    verb.add_argument(
+        "--threads", type=_positive, metavar="N", help="CPU threads (default: as many as cores, or as before)"
+    )
+    verb.add_argument(
+        "--save-every", type=float, default=60.0, metavar="SECONDS", help="how much work a kill may cost (default: 60)"
+    )
+    verb.add_argument("--dry-run", action="store_true", help="only list the runs and what is set")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def run(options: argparse.Namespace) -> None:
+    path = settings_file(options.settings)
+    runs = planned(path, options)
+    if options.dry_run:
+        print(json.dumps({str(folder): config.given for folder, config in runs.items()}, indent=2))
+        return
+    results = {str(folder): _train(config, folder, options) for folder, config in runs.items()}
+    print(json.dumps(results) if options.json else perplexities(results))
+
+
+def settings_file(name: str) -> Path:
+    """The file that is meant by a path, a run directory or the name of a bundled one."""
+    path = Path(name)
+    if path.is_dir():
+        if not (path / CONFIG).is_file():
+            raise BadInput(f"{name} is not a run directory: it has no {CONFIG}")
+        return path / CONFIG
+    if path.is_file():
+        return path
+    bundled = {file.stem: file for file in Path(str(files("eosin") / "experiments")).glob("*.toml")}
+    if path.suffix == ".toml" and path.stem not in bundled:
+        raise BadInput(f"there is no settings file {name}")
+    check_known(path.stem, sorted(bundled), "a settings file, a run directory or the name of a bundled experiment")
+    return bundled[path.stem]
+
+
+def planned(path: Path, options: argparse.Namespace) -> dict[Path, Config]:
+    """The runs of a settings file, each with its directory."""
+    table = read_settings(path)
+    for assignment in options.set:
+        table = override(table, assignment)
+    if options.seed is not None:
+        table = with_setting(table, "training", "seed", options.seed)
+    if options.data is not None:
+        table = with_setting(table, "data", "source", options.data)
+    seed = f"-seed-{options.seed}" if options.seed else ""
+    usual = path.parent if path.name == CONFIG else Path("runs") / (path.stem + seed)
+    return {(options.out or usual) / label: Config.of(settings) for label, settings in runs_of(table).items()}
+
+
+def _train(config: Config, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    corpus = open_corpus(config.data)
+    out = sys.stderr if options.json else sys.stdout
+    tqdm.write(f"{folder}: {len(corpus.train):,} sentences, vocabulary {corpus.tokenizer.vocab_size:,}", file=out)
+    requested: list[int] = []
+    before = {
+        number: signal.signal(number, lambda n, _: requested.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        return train(
+            config,
+            corpus,
+            folder,
+            device=options.device,
+            precision=options.precision,
+            threads=options.threads,
+            save_seconds=options.save_every,
+            listeners=[Console(out)],
+            stopping=lambda: bool(requested),
+            show=True,
+        )
+    except OSError as error:
+        raise BadInput(f"{error}; {folder} is as it was last saved, and the same command goes on with it") from error
+    except Stopped:
+        sys.stderr.write(f"eosin train: stopped and saved; the same command goes on with {folder}\n")
+        sys.exit(128 + requested[0])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Console:
+    """A line for each epoch."""
+
+    def __init__(self, out: Any):
+        self.out = out
+
+    def hear(self, event: Event) -> None:
+        if event["event"] == "epoch":
+            tqdm.write(
+                f"epoch {event['epoch']}: train loss {event['train_loss']:.3f}, valid perplexity "
+                f"{event['valid_perplexity']:.2f} (best in epoch {event['best_epoch']}), "
+                f"rate {event['rate']:.2g}, {event['seconds'] / 60:.1f} minutes so far",
+                file=self.out,
+            )
+
+
+def perplexities(results: dict[str, dict[str, Any]]) -> str:
+    wide = max(map(len, results))
+    lines = [f"{'perplexity':{wide}} {'train':>9} {'valid':>9} {'test':>9}"]
+    ranked = sorted(results.items(), key=lambda item: item[1]["valid_perplexity"])
+    for folder, result in ranked:
+        lines.append(
+            f"{folder:{wide}} "
+            + " ".join(f"{result[f'{split}_perplexity']:9.2f}" for split in ("train", "valid", "test"))
+        )
+    return "\n".join(lines)
