@@ -54,8 +54,9 @@ def _flush(path: Path) -> None:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     """Tensors and, beside them, notes: anything that JSON can hold."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    written = json.dumps(notes, sort_keys=True)
-    metadata = {"notes": written, "digest": digest_of(tensors, written)}
+    digest = digest_of(tensors, json.dumps(notes, sort_keys=True))
+    # one entry: the order of several would change from process to process
+    metadata = {"eosin": json.dumps({"notes": notes, "digest": digest}, sort_keys=True)}
     write_atomically(path, lambda partial: partial.write_bytes(safetensors.torch.save(tensors, metadata)))
 
 
@@ -63,13 +64,14 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and notes of a file that `save_tensors` wrote, if it still is what was written."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            written = json.loads((file.metadata() or {}).get("eosin", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, json.JSONDecodeError) as error:
         raise BadInput(f"{path} is damaged and cannot be read ({error}); put back a good copy of it") from error
-    if metadata.get("digest") != digest_of(tensors, metadata.get("notes", "")):
+    notes = written.get("notes", {})
+    if written.get("digest") != digest_of(tensors, json.dumps(notes, sort_keys=True)):
         raise BadInput(f"{path} has been altered since it was written: its digest does not fit; put back a good copy")
-    return tensors, json.loads(metadata["notes"])
+    return tensors, notes
 
 
 def digest_of(tensors: Mapping[str, Tensor], notes: str = "") -> str:

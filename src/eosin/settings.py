@@ -94,7 +94,7 @@ def check_known(name: object, known: Iterable[str], what: str) -> None:
     known = list(known)
     if name in known:
         return
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}" if known else "there are none"
     raise BadInput(f"{name!r} is not {what}; {hint}")
 

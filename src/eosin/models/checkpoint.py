@@ -39,11 +39,10 @@ class Architecture:
             ),
         )
 
-    def build(self, seed: int | None = None) -> NeuralLM:
-        """The model with fresh weights; a seed decides them, and leaves torch's own generator as it was."""
-        with torch.random.fork_rng(devices=[], enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(seed)
+    def build(self, seed: int = 0) -> NeuralLM:
+        """The model with fresh weights, which the seed decides; torch's own generator is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
             core: Any = build_kind(CORES, self.core, "core")
             head: Any = build_kind(HEADS, self.head, "head")
             return build(partial(NeuralLM, core, head), self.output, "output")

@@ -13,6 +13,8 @@ from eosin.interfaces import Prefix, Rows, Tokens
 from eosin.text.corpus import Split
 from eosin.text.tokenization import EOS_ID
 
+Plan = list[Tensor]
+"""The sentences of each batch."""
 POOL = 100
 """Batches that are sorted by length together: enough for equal lengths, few enough for batches to be random."""
 
@@ -33,7 +35,7 @@ class Batch:
         return Batch(self.prefix.to(device), self.continuation.to(device), self.wanted.to(device))
 
 
-def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int) -> list[Rows]:
+def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int) -> Plan:
     """Which sentences make each batch of an epoch: random, but of like lengths."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator)
@@ -42,7 +44,7 @@ def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int) -> list[R
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def in_order(lengths: Int[Tensor, " sentences"], size: int) -> list[Rows]:
+def in_order(lengths: Int[Tensor, " sentences"], size: int) -> Plan:
     """All sentences by length, for evaluation."""
     return list(lengths.argsort(stable=True).split(size))  # type: ignore[no-untyped-call]
 
@@ -58,5 +60,5 @@ def gather(split: Split, rows: Rows) -> Batch:
     return Batch(prefix, continuation, wanted)
 
 
-def batches(split: Split, plan: list[Rows]) -> Iterator[Batch]:
+def batches(split: Split, plan: Plan) -> Iterator[Batch]:
     return (gather(split, rows) for rows in plan)

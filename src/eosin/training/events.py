@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 LOG = "log.jsonl"
 Event = dict[str, Any]
 
 
+@runtime_checkable
 class Listener(Protocol):
-    def hear(self, event: Event) -> None: ...
+    """Whoever wants to know."""
+
+    def hear(self, event: Event) -> None:
+        """An event: its name, the step, and numbers."""
 
 
 class Log:

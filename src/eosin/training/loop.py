@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from eosin.errors import BadInput
 from eosin.models.checkpoint import copy_into, restored, save_weights
-from eosin.text.batching import Batch, gather, shuffled
+from eosin.text.batching import Batch, Plan, gather, shuffled
 from eosin.text.corpus import Corpus
 from eosin.text.sources import SPLITS
 from eosin.training.config import Config
@@ -79,7 +79,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
         self.progress = Progress(rate=self.settings.learning_rate)
 
-    def plan(self) -> list[Tensor]:
+    def plan(self) -> Plan:
         """Which sentences make each batch of the present epoch."""
         seed = derived_seed(self.settings.seed, "order", self.progress.epoch)
         return shuffled(self.corpus.train.lengths, self.settings.batch, seed)
@@ -261,13 +261,14 @@ def train(
             f"there are {len(corpus.train)} sentences to train on, fewer than a batch of {config.training.batch}; "
             "give more text or set training.batch"
         )
+    where = chosen_device(device)
     with open_run(folder, config.resolved(corpus), corpus) as run:
         saved = run.saved()
         if saved and "result" in saved[1]:
             return saved[1]["result"]
         # the last bits of a sum depend on how many threads share it
         torch.set_num_threads(threads or (saved[1]["threads"] if saved else torch.get_num_threads()))
-        trainer = Trainer(config, corpus, chosen_device(device), precision)
+        trainer = Trainer(config, corpus, where, precision)
         if saved:
             trainer.restore(*saved)
         log = Log(folder, saved[1]["log_size"] if saved else 0)

@@ -1,0 +1,245 @@
+"""The command line: help with examples, one clear line for bad input, nothing overwritten, results for machines."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from texts import real_sentences, write_lines
+
+from eosin.cli import VERBS, main
+
+SETTINGS = """
+[data]
+source = "text.txt"
+tokens = "word"
+
+[core]
+kind = "tanh"
+width = 8
+
+[head]
+kind = "softmax"
+
+[training]
+epochs = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a text and settings."""
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "text.txt", real_sentences(120))
+    (tmp_path / "settings.toml").write_text(SETTINGS, encoding="utf-8")
+    return tmp_path
+
+
+def run(*arguments: str) -> int:
+    try:
+        main(arguments)
+    except SystemExit as exit:
+        return exit.code if isinstance(exit.code, int) else 0
+    return 0
+
+
+def files(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]):
+    assert run(verb, "--help") == 0
+    text = capsys.readouterr().out
+    assert f"eosin {verb} " in text.split("examples:")[1]
+    assert "--json" in text
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]):
+    assert run("--help") == 0
+    text = capsys.readouterr().out
+    assert all(verb in text for verb in VERBS)
+
+
+def test_the_command_is_installed_and_the_module_is_the_same():
+    for command in ([str(Path(sys.executable).parent / "eosin")], [sys.executable, "-m", "eosin"]):
+        assert (
+            subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
+            == "eosin 0.1.0\n"
+        )
+
+
+def test_from_text_to_a_finished_run(place: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("prepare", "text.txt", "--tokens", "word", "--json") == 0
+    statistics = json.loads(capsys.readouterr().out)["data/text-word-k10"]
+    assert statistics["train"] == 108
+    assert run("train", "settings.toml", "--out", "runs/a") == 0
+    text = capsys.readouterr().out
+    assert "epoch 2: train loss" in text
+    assert text.splitlines()[-1].startswith("runs/a ")
+    before = files(place)
+    assert run("train", "runs/a", "--json") == 0
+    result = json.loads(capsys.readouterr().out)["runs/a"]
+    assert set(result) == {"train_perplexity", "valid_perplexity", "test_perplexity"}
+    assert files(place) == before
+
+
+def test_statistics_stand_beside_the_paper_s(capsys: pytest.CaptureFixture[str]):
+    assert run("prepare") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[1][1:5] == ["81,158", "8,784", "10,190", "33,236"]
+    assert rows[2][2:] == ["78,274", "8,464", "9,708", "33,182", "24.0"]
+    assert rows[3][1:5] == ["81,158", "8,784", "10,190", "19,483"]
+    assert rows[4][2:] == ["83,344", "8,721", "10,156", "19,483", "28.0"]
+
+
+def test_a_prepared_corpus_another_text_and_other_settings(capsys: pytest.CaptureFixture[str]):
+    write_lines(Path("other.txt"), real_sentences(80))
+    assert run("prepare", "other.txt", "--tokens", "bpe", "--vocab-size", "300", "--out", "mine") == 0
+    assert run("train", "settings.toml", "--data", "mine", "--out", "from-corpus") == 0
+    assert run("train", "settings.toml", "--data", "other.txt", "--set", "core.kind=gru", "--seed", "3") == 0
+    capsys.readouterr()
+    config = Path("runs/settings-seed-3/config.toml").read_text(encoding="utf-8")
+    assert 'kind = "gru"' in config
+    assert "seed = 3" in config
+    assert 'tokens = "bpe"' in Path("from-corpus/config.toml").read_text(encoding="utf-8")
+
+
+def test_a_sweep_trains_every_combination(capsys: pytest.CaptureFixture[str]):
+    sweep = 'base = "settings.toml"\n[sweep]\n"core.width" = [4, 8]\n"core.kind" = ["tanh", "gru"]\n'
+    Path("sweep.toml").write_text(sweep, encoding="utf-8")
+    assert run("train", "sweep.toml", "--dry-run") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 4
+    assert not Path("runs").exists()
+    assert run("train", "sweep.toml", "--set", "training.epochs=1", "--json") == 0
+    results = json.loads(capsys.readouterr().out)
+    assert set(results) == {f"runs/sweep/width-{w}-{k}" for w in (4, 8) for k in ("tanh", "gru")}
+
+
+def test_a_bundled_experiment_by_name(capsys: pytest.CaptureFixture[str]):
+    assert run("train", "bpe-lstm-st-1e-3", "--dry-run") == 0
+    (settings,) = json.loads(capsys.readouterr().out).values()
+    assert settings["head"] == {"kind": "self-terminating", "epsilon": 1e-3}
+
+
+BAD = {
+    "no such text": (["prepare", "nowhere.txt"], "there is no text 'nowhere.txt'"),
+    "empty text": (["prepare", "empty.txt"], "the text is empty"),
+    "latin-1": (["prepare", "latin.txt"], "is not UTF-8 text"),
+    "eos in the text": (["prepare", "eos.txt"], "contains '<eos>', which is a special token"),
+    "pad in the text": (["prepare", "pad.txt", "--tokens", "word"], "contains '<pad>', which is a special token"),
+    "vocabulary too small": (["prepare", "text.txt", "--vocab-size", "20"], "vocab_size must be at least 260"),
+    "no words": (["prepare", "text.txt", "--tokens", "word", "--vocab-size", "2"], "must exceed the 4 special tokens"),
+    "context": (["prepare", "text.txt", "--context", "0"], "context must be at least 1, got 0"),
+    "two corpora, one place": (["prepare", "--out", "here"], "--out names one corpus"),
+    "unwritable": (["prepare", "text.txt", "--out", "settings.toml/x"], "Not a directory"),
+    "another corpus": (["prepare", "text.txt", "--tokens", "bpe", "--out", "data/there"], "holds another corpus"),
+    "a file as corpus": (["prepare", "text.txt", "--out", "text.txt"], "is not a prepared corpus"),
+    "no such settings": (["train", "nothing.toml"], "there is no settings file nothing.toml"),
+    "a misspelt name": (["train", "word-tanh-sofmax"], "did you mean 'word-tanh-softmax'?"),
+    "not a run": (["train", "data"], "is not a run directory"),
+    "not toml": (["train", "text.txt"], "is not a TOML file"),
+    "unknown key": (["train", "unknown.toml"], "'widht' is not a setting of [core]; did you mean 'width'?"),
+    "unknown base": (["train", "base.toml"], "cannot read the settings file nowhere.toml"),
+    "unknown set": (["train", "settings.toml", "--set", "core.dept=3"], "'dept' is not a setting of [core]"),
+    "nonsense set": (["train", "settings.toml", "--set", "width"], "section.key=value"),
+    "value": (["train", "settings.toml", "--set", "core.width=wide"], "width must be a whole number, got 'wide'"),
+    "few sentences": (["train", "settings.toml", "--set", "training.batch=999"], "fewer than a batch of 999"),
+    "no text": (["train", "settings.toml", "--data", "nowhere.txt"], "there is no text 'nowhere.txt'"),
+    "another run": (
+        ["train", "settings.toml", "--out", "done", "--seed", "1"],
+        "training.epochs is 1 there and 2 here",
+    ),
+    "not a folder": (["train", "settings.toml", "--out", "text.txt"], "is a file"),
+    "a foreign folder": (["train", "settings.toml", "--out", "data"], "exists and is not a run"),
+    "device": (["train", "settings.toml", "--out", "x", "--device", "cuda"], "device 'cuda' cannot be used"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(case: str, place: Path, capsys: pytest.CaptureFixture[str]):
+    arguments, says = BAD[case]
+    Path("empty.txt").touch()
+    Path("latin.txt").write_bytes("größer\n".encode("latin-1") * 50)
+    write_lines(Path("eos.txt"), [*real_sentences(50), "a <eos> b"])
+    write_lines(Path("pad.txt"), [*real_sentences(50), "a <pad> b"])
+    Path("unknown.toml").write_text(SETTINGS.replace("width", "widht"), encoding="utf-8")
+    Path("base.toml").write_text('base = "nowhere.toml"', encoding="utf-8")
+    assert run("prepare", "text.txt", "--tokens", "word", "--out", "data/there") == 0
+    assert run("train", "settings.toml", "--out", "done", "--set", "training.epochs=1") == 0
+    capsys.readouterr()
+    before = files(place)
+    if case == "device" and __import__("torch").cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert run(*arguments) == 2
+    said = capsys.readouterr()
+    *_, line = said.err.splitlines()
+    assert len(said.err.splitlines()) == 1
+    assert line.startswith(f"eosin {arguments[0]}: ")
+    assert says in line
+    after = files(place)
+    assert {name: after[name] for name in before} == before
+    assert all(name.startswith("data/text-") for name in after.keys() - before.keys())  # at most the corpus of the text
+
+
+@pytest.mark.parametrize("arguments", [["tran"], ["train"], ["train", "a", "--treads", "2"], []])
+def test_usage_errors_exit_with_2_too(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert run(*arguments) == 2
+    assert "usage: eosin" in capsys.readouterr().err
+
+
+def start(*arguments: str, **more: object) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "eosin", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_training_and_saves(number: signal.Signals, place: Path):
+    many = [
+        "train",
+        "settings.toml",
+        "--out",
+        "run",
+        "--set",
+        "training.epochs=100000",
+        "--set",
+        "training.patience=100000",
+    ]
+    process = start(*many)
+    while not (place / "run" / "resume.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert error == "eosin train: stopped and saved; the same command goes on with run\n"
+    assert (place / "run" / "resume.safetensors").exists()
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(place: Path):
+    """No file may be larger than 60 KB, as if the disk were full: the first state does not fit."""
+    import resource
+
+    assert run("train", "settings.toml", "--out", "whole") == 0
+    full = start(
+        "train", "settings.toml", "--out", "run", "--save-every", "0",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
+    )  # fmt: skip
+    _, error = full.communicate(timeout=60)
+    assert full.returncode == 2
+    assert len(error.splitlines()) == 1
+    assert "run is as it was last saved, and the same command goes on with it" in error
+    assert sorted(files(place / "run")) == ["config.toml", "lock", "log.jsonl", "tokenizer.json"]
+    assert run("train", "settings.toml", "--out", "run") == 0
+    assert files(place / "run")["weights.safetensors"] == files(place / "whole")["weights.safetensors"]

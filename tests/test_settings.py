@@ -1,0 +1,171 @@
+"""Settings: what is written is what is read, errors name the nearest key, the experiments are the paper's."""
+
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eosin.errors import BadInput
+from eosin.models.heads import HEADS
+from eosin.models.language_model import CORES
+from eosin.settings import read_toml, resolved_kind, to_toml
+from eosin.text.corpus import Recipe
+from eosin.training.config import Config, Training, merged, override, read_settings, runs_of
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+SMALLEST = {"core": {"kind": "tanh"}, "head": {"kind": "softmax"}}
+PLAIN = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"))
+
+
+@given(
+    values=st.dictionaries(
+        st.from_regex(r"\A[a-z_]+\Z"), st.one_of(PLAIN, TEXT, st.lists(PLAIN, max_size=0)), max_size=5
+    )
+)
+def test_toml_round_trips(values: dict):
+    assert tomllib.loads(to_toml({"section": values, "other": {}})) == {"section": values, "other": {}}
+
+
+@pytest.mark.parametrize("kinds", [CORES, HEADS], ids=["cores", "heads"])
+def test_every_kind_can_be_set_with_its_defaults(kinds: dict):
+    for kind in kinds:
+        settings = resolved_kind(kinds, {"kind": kind}, "section")
+        assert resolved_kind(kinds, settings, "section") == settings
+
+
+def test_a_resolved_config_resolves_to_itself():
+    config = Config.of({**SMALLEST, "training": {"epochs": 3}})
+    sections = {"data": asdict(config.data), **config.architecture(99).sections, "training": asdict(config.training)}
+    again = Config.of(tomllib.loads(to_toml(sections)))
+    assert again.architecture(99) == config.architecture(99)
+    assert (again.data, again.training) == (config.data, config.training)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"trainning": {}}, "'trainning' is not a section of a settings file; did you mean 'training'?"),
+        ({"training": {"learnin_rate": 1}}, "not a setting of [training]; did you mean 'learning_rate'?"),
+        ({"core": {"kind": "tanh", "widht": 3}}, "not a setting of [core]; did you mean 'width'?"),
+        ({"head": {"kind": "self-terminating", "epsilom": 0.1}}, "not a setting of [head]; did you mean 'epsilon'?"),
+        ({"head": {"kind": "softmax", "epsilon": 0.1}}, "'epsilon' is not a setting of [head]; there are none"),
+        ({"core": {"kind": "lstn"}}, "'lstn' is not a kind of core; did you mean 'lstm'?"),
+        ({"core": {"width": 3}}, "[core] lacks 'kind'; it is one of tanh, lstm, gru, transformer"),
+        ({"core": {"kind": ["tanh"]}}, "['tanh'] is not a kind of core"),
+        ({"data": {"tokens": "bytes"}}, "'bytes' is not a tokenization; there are word, bpe"),
+        ({"data": {"contxt": 3}}, "did you mean 'context'?"),
+        ({"data": {"context": 0}}, "[data] context must be at least 1, got 0"),
+        ({"data": {"vocab_size": -1}}, "[data] vocab_size must be positive"),
+        ({"output": {"tyed": True}}, "not a setting of [output]; did you mean 'tied'?"),
+        ({"output": {"tied": 1}}, "[output] tied must be true or false, got 1"),
+        ({"core": {"kind": "tanh", "width": 1.5}}, "[core] width must be a whole number, got 1.5"),
+        ({"core": {"kind": "tanh", "width": True}}, "[core] width must be a whole number, got True"),
+        ({"core": {"kind": "tanh", "width": 0}}, "[core] width must be at least 1, got 0"),
+        ({"core": {"kind": "tanh", "dropout": 1}}, "[core] dropout must lie in [0, 1), got 1.0"),
+        (
+            {"head": {"kind": "non-monotonic", "epsilon": 0}},
+            "[head] epsilon must lie strictly between 0 and 1, got 0.0",
+        ),
+        ({"training": {"batch": 0}}, "[training] batch must be at least 1, got 0"),
+        ({"training": {"learning_rate": -1e-3}}, "[training] learning_rate must be positive, got -0.001"),
+        ({"training": {"anneal": 2}}, "[training] anneal must be at most 1"),
+        ({"training": 3}, "[training] must be a section, got training = 3"),
+    ],
+)
+def test_bad_settings(table: dict, says: str):
+    with pytest.raises(BadInput) as error:
+        Config.of({**SMALLEST, **table})
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("text", [b"a = ", b"\xff\xfe", b"[core"])
+def test_files_that_are_not_toml(tmp_path: Path, text: bytes):
+    path = tmp_path / "settings.toml"
+    path.write_bytes(text)
+    with pytest.raises(BadInput, match="is not a TOML file"):
+        read_toml(path)
+    with pytest.raises(BadInput, match="cannot read the settings file"):
+        read_toml(tmp_path / "nothing.toml")
+
+
+def test_settings_on_the_command_line():
+    table = override(override(override(SMALLEST, "core.width=7"), "data.source=a b.txt"), "output.tied = true")
+    assert table["core"] == {"kind": "tanh", "width": 7}
+    assert table["data"] == {"source": "a b.txt"}
+    assert table["output"] == {"tied": True}
+    for wrong in ("width=3", "core.width", "core.=3", "=3"):
+        with pytest.raises(BadInput, match=r"section\.key=value"):
+            override(SMALLEST, wrong)
+
+
+def test_another_kind_does_not_inherit_settings():
+    base = {"head": {"kind": "self-terminating", "epsilon": 0.5}, "core": {"kind": "tanh", "width": 5}}
+    change = {"head": {"kind": "softmax"}, "core": {"width": 6}}
+    assert merged(base, change) == {"head": {"kind": "softmax"}, "core": {"kind": "tanh", "width": 6}}
+
+
+PAPER = {
+    ("word", "tanh"): {"width": 256, "dropout": 0.3, "tied": True},
+    ("word", "lstm"): {"width": 512, "dropout": 0.5, "tied": True},
+    ("bpe", "tanh"): {"width": 256, "dropout": 0.5, "tied": False},
+    ("bpe", "lstm"): {"width": 256, "dropout": 0.3, "tied": False},
+}
+"""What the two grid searches of the appendix selected."""
+HEADS_OF_PAPER = {
+    "softmax": {"kind": "softmax"},
+    "st-1e-2": {"kind": "self-terminating", "epsilon": 1e-2},
+    "st-1e-3": {"kind": "self-terminating", "epsilon": 1e-3},
+    "st-1e-4": {"kind": "self-terminating", "epsilon": 1e-4},
+    "nmst-1e-3": {"kind": "non-monotonic", "epsilon": 1e-3},
+}
+
+
+@pytest.mark.parametrize("head", HEADS_OF_PAPER)
+@pytest.mark.parametrize(("tokens", "core"), PAPER)
+def test_the_experiments_are_the_paper_s(tokens: str, core: str, head: str):
+    table = read_settings(EXPERIMENTS / f"{tokens}-{core}-{head}.toml")
+    config, chosen = Config.of(table), PAPER[tokens, core]
+    assert config.data == Recipe("wikitext-2-sentences", tokens, context=10)
+    model = config.architecture(50)
+    assert model.core == {
+        "kind": core, "width": chosen["width"], "layers": 2, "dropout": chosen["dropout"], "learned_start": False
+    }  # fmt: skip
+    assert model.head == HEADS_OF_PAPER[head]
+    assert model.output["tied"] is chosen["tied"]
+    settings = asdict(config.training)
+    assert {key: settings[key] for key in ("batch", "learning_rate", "clip", "epochs", "patience", "anneal")} == {
+        "batch": 32, "learning_rate": 1e-3, "clip": 1.0, "epochs": 100, "patience": 10, "anneal": 0.5
+    }  # fmt: skip
+    assert config.training == Training()
+
+
+def test_there_are_no_other_experiments():
+    expected = {f"{tokens}-{core}-{head}" for tokens, core in PAPER for head in HEADS_OF_PAPER} | {"grid"}
+    assert {path.stem for path in EXPERIMENTS.glob("*.toml")} == expected
+
+
+def test_the_grid_is_the_paper_s_and_holds_what_it_selected():
+    runs = runs_of(read_settings(EXPERIMENTS / "grid.toml"))
+    configs = [Config.of(table) for table in runs.values()]
+    assert len(runs) == len(set(runs)) == 2 * 2 * 3 * 3 * 2
+    found = {
+        (c.data.tokens, m.core["kind"], m.core["width"], m.core["dropout"], m.output["tied"])
+        for c in configs
+        for m in [c.architecture(50)]
+    }
+    assert len(found) == 72
+    assert {(*key, *chosen.values()) for key, chosen in PAPER.items()} <= found
+
+
+@pytest.mark.parametrize("sweep", [{}, {"core.width": 3}, {"core.width": []}, {"width": [3]}])
+def test_bad_sweeps(sweep: dict):
+    with pytest.raises(BadInput, match=r"\[sweep\] needs keys"):
+        runs_of({**SMALLEST, "sweep": sweep})
+
+
+def test_every_setting_of_training_has_a_default():
+    assert all(field.default is not None for field in fields(Training))
