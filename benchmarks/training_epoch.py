@@ -91,6 +91,7 @@ def measure(core: str, head: str, data: Path, count: int) -> tuple[float, float]
     for rows, batch in zip(plan, sample, strict=False):
         whole += timed(lambda rows=rows: trainer.learn(gather(corpus.train, rows)))
         bare += timed(lambda batch=batch: products.run(batch))
+    trainer.learn(gather(corpus.train, corpus.train.lengths.argsort()[-trainer.settings.batch :]))  # for peak memory
     tokens = sum(batch.tokens for batch in sample)
     epoch = whole / tokens * int(corpus.train.lengths.sum())
     return epoch / 60, whole / bare

@@ -11,8 +11,9 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_python_in_documents_runs(document: Path):
-    """The blocks of one document in order, in one namespace."""
+def test_python_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The blocks of one document in order, in one namespace and an empty folder."""
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": document.stem}
     for block in re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.M | re.S):
         exec(compile(block, str(document), "exec"), namespace)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eosin.models.dropout import dropout
 from eosin.states import TensorState
 
 
@@ -38,14 +39,14 @@ class Recurrent(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch time width"], state: TensorState
     ) -> tuple[Float[Tensor, "batch time width"], TensorState]:
-        hidden = functional.dropout(inputs, self.dropout, self.training)
+        hidden = dropout(inputs, self.dropout, self.training)
         after: list[Tensor] = []
         per_layer = zip(*[iter(state.tensors)] * self.tensors_per_layer, strict=True)
         for layer, before in zip(self.layers, per_layer, strict=True):
             # torch puts the batch second in a state; with one layer that is a view
             hidden, memory = layer(hidden, self.to_torch(tuple(tensor[None] for tensor in before)))
             after += [tensor[0] for tensor in self.from_torch(memory)]
-            hidden = functional.dropout(hidden, self.dropout, self.training)
+            hidden = dropout(hidden, self.dropout, self.training)
         return hidden, TensorState(tuple(after))
 
     def to_torch(self, tensors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eosin.interfaces import Rows
+from eosin.models.dropout import dropout
 from eosin.states import same_rows
 
 
@@ -86,8 +87,8 @@ class Block(nn.Module):
         values = torch.cat([past[1], value], dim=2)
         mixed = functional.scaled_dot_product_attention(rotated(query, position), keys, values, visible[:, None])
         mixed = self.from_heads(mixed.transpose(1, 2).reshape(batch, time, width))
-        hidden = hidden + functional.dropout(mixed, self.dropout, self.training)
-        hidden = hidden + functional.dropout(self.network(hidden), self.dropout, self.training)
+        hidden = hidden + dropout(mixed, self.dropout, self.training)
+        hidden = hidden + dropout(self.network(hidden), self.dropout, self.training)
         return hidden, keys, values
 
 
@@ -125,7 +126,7 @@ class Transformer(nn.Module):
         visible = used[:, None] & (places <= past + steps[:, None])
         position = state.lengths[:, None] + steps
 
-        hidden = functional.dropout(inputs, self.dropout, self.training)
+        hidden = dropout(inputs, self.dropout, self.training)
         keys, values = [], []
         for layer, block in enumerate(self.blocks):
             hidden, key, value = block(hidden, (state.keys[:, layer], state.values[:, layer]), position, visible)
