@@ -109,7 +109,7 @@ def main() -> None:
         data = options.data or Path(scratch) / "bpe"
         if not options.data:
             preparing = sum(
-                timed(lambda tokens=tokens: prepare(Recipe(tokens=tokens), Path(scratch) / tokens))
+                timed(lambda tokens=tokens: prepare(Recipe(tokenization=tokens), Path(scratch) / tokens))
                 for tokens in ("word", "bpe")
             )
             print(f"preparing WikiText-2, word and BPE: {preparing:.1f} s (limit {PREPARE_LIMIT:.0f})")

@@ -28,7 +28,7 @@ def some_sentences(path: Path) -> Path:
 def main(text: Path | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         text = text or some_sentences(Path(folder) / "sentences.txt")
-        corpus = prepare(Recipe(source=str(text), tokens="word"), Path(folder) / "corpus")
+        corpus = prepare(Recipe(source=str(text), tokenization="word"), Path(folder) / "corpus")
         for head in HEADS:
             settings = {
                 "core": {"kind": "tanh", "width": 64},

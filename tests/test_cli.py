@@ -16,7 +16,7 @@ from eosin.cli import VERBS, main
 SETTINGS = """
 [data]
 source = "text.txt"
-tokens = "word"
+tokenization = "word"
 
 [core]
 kind = "tanh"
@@ -74,8 +74,8 @@ def test_the_command_is_installed_and_the_module_is_the_same():
 
 
 def test_from_text_to_a_finished_run(place: Path, capsys: pytest.CaptureFixture[str]):
-    assert run("prepare", "text.txt", "--tokens", "word", "--json") == 0
-    statistics = json.loads(capsys.readouterr().out)["data/text-word-k10"]
+    assert run("prepare", "text.txt", "--tokenization", "word", "--json") == 0
+    (statistics,) = json.loads(capsys.readouterr().out).values()
     assert statistics["train"] == 108
     assert run("train", "settings.toml", "--out", "runs/a") == 0
     text = capsys.readouterr().out
@@ -99,14 +99,33 @@ def test_statistics_stand_beside_the_paper_s(capsys: pytest.CaptureFixture[str])
 
 def test_a_prepared_corpus_another_text_and_other_settings(capsys: pytest.CaptureFixture[str]):
     write_lines(Path("other.txt"), real_sentences(80))
-    assert run("prepare", "other.txt", "--tokens", "bpe", "--vocab-size", "300", "--out", "mine") == 0
-    assert run("train", "settings.toml", "--data", "mine", "--out", "from-corpus") == 0
+    assert run("prepare", "other.txt", "--tokenization", "bpe", "--vocab-size", "300", "--out", "mine") == 0
+    assert run("train", "settings.toml", "--data", "mine", "--out", "from-corpus") == 2
+    assert "data.tokenization is 'word' in the settings" in capsys.readouterr().err
+    assert not Path("from-corpus").exists()
+    arguments = ["--data", "mine", "--out", "from-corpus", "--set", "data.tokenization=bpe"]
+    assert run("train", "settings.toml", *arguments) == 0
     assert run("train", "settings.toml", "--data", "other.txt", "--set", "core.kind=gru", "--seed", "3") == 0
     capsys.readouterr()
     config = Path("runs/settings-seed-3/config.toml").read_text(encoding="utf-8")
     assert 'kind = "gru"' in config
     assert "seed = 3" in config
-    assert 'tokens = "bpe"' in Path("from-corpus/config.toml").read_text(encoding="utf-8")
+    assert 'tokenization = "bpe"' in Path("from-corpus/config.toml").read_text(encoding="utf-8")
+
+
+def test_a_run_goes_on_from_anywhere(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert run("train", "settings.toml", "--out", "run") == 0
+    first = capsys.readouterr().out.splitlines()[-1].split()[1:]
+    (place / "elsewhere").mkdir()
+    monkeypatch.chdir(place / "elsewhere")
+    assert run("train", "../run") == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[1:] == first
+
+
+def test_settings_may_be_called_config(place: Path, capsys: pytest.CaptureFixture[str]):
+    (place / "settings.toml").rename(place / "config.toml")
+    assert run("train", "config.toml") == 0
+    assert "runs/config" in capsys.readouterr().out
 
 
 def test_a_sweep_trains_every_combination(capsys: pytest.CaptureFixture[str]):
@@ -131,13 +150,16 @@ BAD = {
     "empty text": (["prepare", "empty.txt"], "the text is empty"),
     "latin-1": (["prepare", "latin.txt"], "is not UTF-8 text"),
     "eos in the text": (["prepare", "eos.txt"], "contains '<eos>', which is a special token"),
-    "pad in the text": (["prepare", "pad.txt", "--tokens", "word"], "contains '<pad>', which is a special token"),
+    "pad in the text": (["prepare", "pad.txt", "--tokenization", "word"], "contains '<pad>', which is a special token"),
     "vocabulary too small": (["prepare", "text.txt", "--vocab-size", "20"], "vocab_size must be at least 260"),
-    "no words": (["prepare", "text.txt", "--tokens", "word", "--vocab-size", "2"], "must exceed the 4 special tokens"),
+    "no words": (
+        ["prepare", "text.txt", "--tokenization", "word", "--vocab-size", "2"],
+        "must exceed the 4 special tokens",
+    ),
     "context": (["prepare", "text.txt", "--context", "0"], "context must be at least 1, got 0"),
     "two corpora, one place": (["prepare", "--out", "here"], "--out names one corpus"),
     "unwritable": (["prepare", "text.txt", "--out", "settings.toml/x"], "Not a directory"),
-    "another corpus": (["prepare", "text.txt", "--tokens", "bpe", "--out", "data/there"], "holds another corpus"),
+    "another corpus": (["prepare", "text.txt", "--tokenization", "bpe", "--out", "data/there"], "holds another corpus"),
     "a file as corpus": (["prepare", "text.txt", "--out", "text.txt"], "is not a prepared corpus"),
     "no such settings": (["train", "nothing.toml"], "there is no settings file nothing.toml"),
     "a misspelt name": (["train", "word-tanh-sofmax"], "did you mean 'word-tanh-softmax'?"),
@@ -156,6 +178,7 @@ BAD = {
     ),
     "not a folder": (["train", "settings.toml", "--out", "text.txt"], "is a file"),
     "a foreign folder": (["train", "settings.toml", "--out", "data"], "exists and is not a run"),
+    "float16": (["train", "settings.toml", "--precision", "float16"], "float16 needs CUDA"),
     "device": (["train", "settings.toml", "--out", "x", "--device", "cuda"], "device 'cuda' cannot be used"),
 }
 
@@ -169,7 +192,7 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, place: Path, capsys: p
     write_lines(Path("pad.txt"), [*real_sentences(50), "a <pad> b"])
     Path("unknown.toml").write_text(SETTINGS.replace("width", "widht"), encoding="utf-8")
     Path("base.toml").write_text('base = "nowhere.toml"', encoding="utf-8")
-    assert run("prepare", "text.txt", "--tokens", "word", "--out", "data/there") == 0
+    assert run("prepare", "text.txt", "--tokenization", "word", "--out", "data/there") == 0
     assert run("train", "settings.toml", "--out", "done", "--set", "training.epochs=1") == 0
     capsys.readouterr()
     before = files(place)
@@ -241,6 +264,6 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(place: Path):
     assert len(error.splitlines()) == 1
     assert "run is as it was last saved, and the same command goes on with it" in error
     there = {path.name for path in (place / "run").iterdir()} - {"tensorboard"}
-    assert there == {"config.toml", "lock", "log.jsonl", "tokenizer.json"}
+    assert there == {"config.toml", "corpus.toml", "lock", "log.jsonl", "tokenizer.json"}
     assert run("train", "settings.toml", "--out", "run") == 0
     assert files(place / "run")["weights.safetensors"] == files(place / "whole")["weights.safetensors"]

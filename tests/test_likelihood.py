@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from members import EOS, NEURAL, Specimen, prefixes
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eosin.models.likelihood import BLOCK, by_block, log_softmax_at
 
@@ -75,6 +76,43 @@ def test_half_precision_hidden_vectors(dtype: torch.dtype):
     assert_close(found, by_definition(half.float(), weight, bias, target), atol=0.1, rtol=0.02)
     gradients = torch.autograd.grad(found.sum(), [half, weight, bias])
     assert [g.dtype for g in gradients] == [dtype, torch.float32, torch.float32]
+    whole = half.detach().float().requires_grad_()
+    exact = torch.autograd.grad(by_definition(whole, weight, bias, target).sum(), [whole, weight, bias])
+    for mine, expected in zip(gradients, exact, strict=True):
+        assert float((mine.float() - expected).norm() / expected.norm()) < 0.01
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        result = operation(*arguments, **(named or {}))
+        for tensor in torch.utils._pytree.tree_leaves(result):
+            if torch.is_tensor(tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def test_all_logits_are_kept_for_a_gradient_and_never_without():
+    parameters = inputs(30, 4 * BLOCK)
+    target = torch.arange(30)
+    with Largest() as with_gradient:
+        log_softmax_at(*parameters, target)
+    assert with_gradient.elements == 30 * 4 * BLOCK
+    for context in (torch.no_grad, torch.inference_mode):
+        with context(), Largest() as without:
+            log_softmax_at(*parameters, target)
+        assert without.elements == 30 * BLOCK
+
+
+def test_autocast_reaches_the_output_layer():
+    parameters = inputs(4, 9, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = log_softmax_at(*parameters, torch.arange(4))
+    exact = by_definition(*parameters, torch.arange(4))
+    assert 1e-5 < float((found - exact).detach().abs().max()) < 0.1
 
 
 @given(target=st.lists(st.integers(0, 4 * BLOCK - 1), max_size=30))

@@ -1,12 +1,13 @@
 """Settings: what is written is what is read, errors name the nearest key, the experiments are the paper's."""
 
 import tomllib
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from texts import small_corpus
 
 from eosin.errors import BadInput
 from eosin.models.heads import HEADS
@@ -56,7 +57,7 @@ def test_a_resolved_config_resolves_to_itself():
         ({"core": {"kind": "lstn"}}, "'lstn' is not a kind of core; did you mean 'lstm'?"),
         ({"core": {"width": 3}}, "[core] lacks 'kind'; it is one of tanh, lstm, gru, transformer"),
         ({"core": {"kind": ["tanh"]}}, "['tanh'] is not a kind of core"),
-        ({"data": {"tokens": "bytes"}}, "'bytes' is not a tokenization; there are word, bpe"),
+        ({"data": {"tokenization": "bytes"}}, "'bytes' is not a tokenization; there are word, bpe"),
         ({"data": {"contxt": 3}}, "did you mean 'context'?"),
         ({"data": {"context": 0}}, "[data] context must be at least 1, got 0"),
         ({"data": {"vocab_size": -1}}, "[data] vocab_size must be positive"),
@@ -106,6 +107,9 @@ def test_another_kind_does_not_inherit_settings():
     base = {"head": {"kind": "self-terminating", "epsilon": 0.5}, "core": {"kind": "tanh", "width": 5}}
     change = {"head": {"kind": "softmax"}, "core": {"width": 6}}
     assert merged(base, change) == {"head": {"kind": "softmax"}, "core": {"kind": "tanh", "width": 6}}
+    assert override(base, "head.kind=softmax")["head"] == {"kind": "softmax"}
+    assert override(base, "core.kind=lstm")["core"] == {"kind": "lstm", "width": 5}
+    assert override({"core": 3}, "core.width=3") == {"core": {"width": 3}}
 
 
 PAPER = {
@@ -153,7 +157,7 @@ def test_the_grid_is_the_paper_s_and_holds_what_it_selected():
     configs = [Config.of(table) for table in runs.values()]
     assert len(runs) == len(set(runs)) == 2 * 2 * 3 * 3 * 2
     found = {
-        (c.data.tokens, m.core["kind"], m.core["width"], m.core["dropout"], m.output["tied"])
+        (c.data.tokenization, m.core["kind"], m.core["width"], m.core["dropout"], m.output["tied"])
         for c in configs
         for m in [c.architecture(50)]
     }
@@ -161,11 +165,40 @@ def test_the_grid_is_the_paper_s_and_holds_what_it_selected():
     assert {(*key, *chosen.values()) for key, chosen in PAPER.items()} <= found
 
 
-@pytest.mark.parametrize("sweep", [{}, {"core.width": 3}, {"core.width": []}, {"width": [3]}])
+@pytest.mark.parametrize("sweep", [3, {}, {"core.width": 3}, {"core.width": []}, {"width": [3]}])
 def test_bad_sweeps(sweep: dict):
     with pytest.raises(BadInput, match=r"\[sweep\] needs keys"):
         runs_of({**SMALLEST, "sweep": sweep})
 
 
-def test_every_setting_of_training_has_a_default():
-    assert all(field.default is not None for field in fields(Training))
+@pytest.mark.parametrize("settings", [Training, Recipe])
+def test_every_setting_has_a_default(settings: type):
+    assert all(field.default is not MISSING for field in fields(settings))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('base = "self.toml"', "starts from itself"),
+        ("base = 3", "base must be the name of a settings file, got 3"),
+        ('base = "nowhere.toml"', "cannot read the settings file"),
+    ],
+)
+def test_bad_bases(tmp_path: Path, text: str, says: str):
+    (tmp_path / "self.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match=says):
+        read_settings(tmp_path / "self.toml")
+
+
+def test_labels_are_file_names_and_differ():
+    sweep = {"data.source": ["/etc/../a b.txt", "c"], "core.kind": ["tanh"]}
+    assert set(runs_of({**SMALLEST, "sweep": sweep})) == {"source-_etc_.._a_b.txt-tanh", "source-c-tanh"}
+    with pytest.raises(BadInput, match="would both be called"):
+        runs_of({**SMALLEST, "sweep": {"core.width": [3, 3]}})
+
+
+def test_a_prepared_corpus_must_not_contradict_the_settings(tmp_path: Path):
+    corpus = small_corpus(tmp_path, count=60)
+    assert Config.of({**SMALLEST, "data": {"source": "x"}}).resolved(corpus)["data"]["tokenization"] == "word"
+    with pytest.raises(BadInput, match=r"data\.tokenization is 'bpe' in the settings, but .* with 'word'"):
+        Config.of({**SMALLEST, "data": {"tokenization": "bpe"}}).resolved(corpus)

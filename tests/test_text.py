@@ -4,6 +4,7 @@ import lzma
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ KINDS = pytest.mark.parametrize("tokens", list(TOKENIZATIONS))
 
 @pytest.fixture(scope="module", params=list(TOKENIZATIONS))
 def corpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    return small_corpus(tmp_path_factory.mktemp("corpus"), count=300, tokens=request.param)
+    return small_corpus(tmp_path_factory.mktemp("corpus"), count=300, tokenization=request.param)
 
 
 # sources
@@ -58,17 +59,21 @@ def test_the_attribution_is_beside_the_text():
     assert "Attribution-ShareAlike 3.0" in attribution
 
 
-@pytest.mark.parametrize("form", ["wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.tokens.xz", "{}.txt"])
-def test_a_wikitext_folder_is_read_by_lines_and_short_ones_are_dropped(tmp_path: Path, form: str):
+@pytest.mark.parametrize("form", ["wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.tokens.xz", "{}.txt", "{}.txt.xz"])
+def test_short_lines_of_wikitext_are_dropped_and_sentences_are_padded(tmp_path: Path, form: str):
     lines = [" = Title = ", "", *(" ".join(f"w{i}" for i in range(n)) for n in (9, 10, 11, 30))]
     for split in SPLITS:
         path = tmp_path / form.format(split)
         text = "\n".join(lines) + "\n"
         path.write_bytes(lzma.compress(text.encode()) if form.endswith("xz") else text.encode())
-    corpus = prepare(Recipe(source=str(tmp_path), tokens="word"), tmp_path / "out")
-    for split in corpus.splits.values():
-        assert split.lengths.tolist() == [1 + 1, 20 + 1]
-        assert not (split.tokens == PAD_ID).any()
+    wikitext = form.startswith("wiki")
+    for short in ("auto", "pad", "drop"):
+        corpus = prepare(Recipe(str(tmp_path), "word", short=short), tmp_path / short)
+        dropped = wikitext if short == "auto" else short == "drop"
+        for split in corpus.splits.values():
+            assert split.lengths.tolist() == ([1 + 1, 20 + 1] if dropped else [1, 1, 1, 1 + 1, 20 + 1])
+            assert bool((split.tokens == PAD_ID).any()) is not dropped
+        assert corpus.dropped == load_corpus(tmp_path / short).dropped == (3 * 3 if dropped else 0)
 
 
 def test_sentences_of_one_file_are_held_out(tmp_path: Path):
@@ -95,6 +100,22 @@ def test_the_sentencizer_splits_at_full_stops(tmp_path: Path):
     source = open_source(str(text), str(text), str(text))
     found = list(source.sentences("train", "sentencizer"))
     assert found == ["One is here.", "Two is there!", "Is three?", "Four is alone."]
+
+
+def test_a_wrapped_text_is_joined_to_paragraphs(tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("One is\nhere. Two is\n there!\n\n\nThree has\nno end\n\nFour. ", encoding="utf-8")
+    found = list(open_source(str(text), str(text), str(text)).sentences("train", "sentencizer"))
+    assert found == ["One is here.", "Two is there!", "Three has no end", "Four."]
+
+
+def test_a_very_long_line_and_a_model_without_sentences(tmp_path: Path):
+    long = write_lines(tmp_path / "long.txt", ["word . " * 200_000])
+    assert sum(1 for _ in open_source(str(long), str(long), str(long)).sentences("train", "sentencizer")) == 200_000
+    spacy = pytest.importorskip("spacy")
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    with pytest.raises(BadInput, match="spaCy cannot find sentences"):
+        list(open_source(str(long), str(long), str(long)).sentences("train", str(tmp_path / "blank")))
 
 
 def test_headings_of_wikitext_are_no_sentences():
@@ -303,7 +324,7 @@ def bad(tmp_path: Path, lines: list[str] | bytes, **settings: object) -> str:
     path = tmp_path / "bad.txt"
     path.write_bytes(lines if isinstance(lines, bytes) else "\n".join(lines).encode())
     with pytest.raises(BadInput) as error:
-        prepare(Recipe(**{"source": str(path), "tokens": "word", **settings}), tmp_path / "out")
+        prepare(Recipe(**{"source": str(path), "tokenization": "word", **settings}), tmp_path / "out")
     assert [each.name for each in tmp_path.iterdir()] == ["bad.txt"]
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -312,23 +333,25 @@ def bad(tmp_path: Path, lines: list[str] | bytes, **settings: object) -> str:
 @KINDS
 @pytest.mark.parametrize("empty", [b"", b"\n\n  \n"])
 def test_an_empty_text(tmp_path: Path, tokens: str, empty: bytes):
-    assert "there is no sentence for train" in bad(tmp_path, empty, tokens=tokens)
+    assert "there is no sentence for train" in bad(tmp_path, empty, tokenization=tokens)
 
 
 @KINDS
 def test_too_short_to_hold_sentences_out(tmp_path: Path, tokens: str):
-    assert "valid got none" in bad(tmp_path, ["one sentence"] * (HELD_OUT - 2), tokens=tokens)
+    assert "valid got none" in bad(tmp_path, ["one sentence"] * (HELD_OUT - 2), tokenization=tokens)
 
 
 @KINDS
 def test_not_utf8(tmp_path: Path, tokens: str):
-    assert "is not UTF-8 text: after line 0" in bad(tmp_path, "gr\u00fc\u00dfe\n".encode("latin-1") * 40, tokens=tokens)
+    assert "is not UTF-8 text: after line 0" in bad(
+        tmp_path, "gr\u00fc\u00dfe\n".encode("latin-1") * 40, tokenization=tokens
+    )
 
 
 @KINDS
 @pytest.mark.parametrize("word", ["<eos>", "<pad>", "<bos>", "end<eos>end"])
 def test_a_special_token_in_the_text(tmp_path: Path, tokens: str, word: str):
-    said = bad(tmp_path, [*SENTENCES[:60], f"here is {word} now"], tokens=tokens)
+    said = bad(tmp_path, [*SENTENCES[:60], f"here is {word} now"], tokenization=tokens)
     assert "contains '<" in said
     assert "which is a special token" in said
 
@@ -342,13 +365,13 @@ def test_special_words_that_are_no_tokens_are_words(tmp_path: Path):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"tokens": "word", "vocab_size": 4}, "vocab_size must exceed the 4 special tokens, got 4"),
-        ({"tokens": "word", "vocab_size": 1}, "vocab_size must exceed the 4 special tokens, got 1"),
-        ({"tokens": "bpe", "vocab_size": 100}, "vocab_size must be at least 260 for BPE"),
+        ({"tokenization": "word", "vocab_size": 4}, "vocab_size must exceed the 4 special tokens, got 4"),
+        ({"tokenization": "word", "vocab_size": 1}, "vocab_size must exceed the 4 special tokens, got 1"),
+        ({"tokenization": "bpe", "vocab_size": 100}, "vocab_size must be at least 260 for BPE"),
         ({"short": "drop", "context": 400}, "no sequence of train"),
-        ({"split": "no_such_model"}, "an installed spaCy model, got 'no_such_model'"),
+        ({"sentences_by": "no_such_model"}, "an installed spaCy model, got 'no_such_model'"),
         ({"source": "nowhere.txt"}, "there is no text 'nowhere.txt'"),
-        ({"source": "."}, "is not a WikiText folder"),
+        ({"source": "."}, "is not a folder of texts"),
         ({"valid": "bad.txt"}, "give both valid and test files"),
         ({"source": "wikitext-2", "valid": "a", "test": "b"}, "has valid and test files of its own"),
     ],
@@ -376,6 +399,45 @@ def test_another_corpus_in_the_folder_is_left_alone(tmp_path: Path):
     with pytest.raises(BadInput, match="has changed since"):
         prepare(corpus.recipe, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_another_length_of_context_in_the_file_is_noticed(tmp_path: Path):
+    small_corpus(tmp_path, count=100)
+    path = tmp_path / "corpus-word" / "dataset.toml"
+    path.write_text(path.read_text(encoding="utf-8").replace("context = 10", "context = 3"), encoding="utf-8")
+    with pytest.raises(BadInput, match="do not belong together"):
+        load_corpus(tmp_path / "corpus-word")
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.02, 0.2])
+def test_a_preparation_that_was_killed_is_done_again(tmp_path: Path, wait: float):
+    """The child is killed when it begins to write, or a little later; nothing half made is ever taken for a corpus."""
+    write_lines(tmp_path / "text.txt", SENTENCES)
+    child = subprocess.Popen([sys.executable, "-m", "eosin", "prepare", "text.txt", "--out", "out"], cwd=tmp_path)
+    while child.poll() is None and not list(tmp_path.glob("out*")):
+        time.sleep(0.001)
+    time.sleep(wait)
+    child.kill()
+    child.wait()
+    recipe = Recipe("text.txt", "bpe")
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        corpus = prepare(recipe, Path("out"))
+    finally:
+        os.chdir(here)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]
+    assert corpus.digest == load_corpus(tmp_path / "out").digest
+
+
+def test_two_that_prepare_at_once_both_succeed(tmp_path: Path):
+    write_lines(tmp_path / "text.txt", SENTENCES)
+    command = [sys.executable, "-m", "eosin", "prepare", "text.txt", "--out", "out", "--json"]
+    children = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) for _ in range(3)]
+    said = {child.communicate()[0] for child in children}
+    assert [child.returncode for child in children] == [0, 0, 0]
+    assert len(said) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]
 
 
 @pytest.mark.parametrize("name", ["corpus.safetensors", "tokenizer.json", "dataset.toml"])

@@ -16,6 +16,7 @@ from texts import real_sentences, small_corpus, write_lines
 from torch.testing import assert_close
 
 import eosin
+from eosin.audit.quality import Likelihood, evaluate, negative_log_likelihood
 from eosin.errors import BadInput
 from eosin.files import load_tensors, save_tensors
 from eosin.models.heads import HEADS
@@ -24,9 +25,9 @@ from eosin.text.batching import gather, in_order
 from eosin.text.corpus import Corpus
 from eosin.text.tokenization import Tokenizer
 from eosin.training.config import Config
-from eosin.training.loop import Stopped, Trainer, train
-from eosin.training.loss import Likelihood, evaluate, negative_log_likelihood
-from eosin.training.run import RESUME
+from eosin.training.loop import Stopped, train
+from eosin.training.run import RESUME, corpus_of
+from eosin.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 TINY = {
@@ -92,6 +93,13 @@ def test_padding_is_worth_nothing(corpus: Corpus):
     assert_close(together, alone)
 
 
+def test_a_model_that_can_only_score_has_a_perplexity_too(corpus: Corpus):
+    model = neural("tanh", "softmax", vocab=corpus.tokenizer.vocab_size, eos=2)
+    floored = eosin.Floor(model, epsilon=1e-12)
+    split = corpus.splits["valid"]
+    assert evaluate(floored, split, CPU).loss == pytest.approx(evaluate(model, split, CPU).loss, rel=1e-6)
+
+
 def test_evaluation_neither_drops_out_nor_leaves_the_model_changed(corpus: Corpus):
     trainer = Trainer(config(core={"dropout": 0.9}), corpus, CPU, "float32")
     first, second = (evaluate(trainer.model, corpus.splits["test"], CPU) for _ in range(2))
@@ -148,15 +156,42 @@ def test_dropout_changes_from_step_to_step(corpus: Corpus):
     assert len(losses) == 3
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_mixed_precision_learns(corpus: Corpus, precision: str):
-    full, mixed = (Trainer(config(core={"kind": "gru"}), corpus, CPU, p) for p in ("float32", precision))
+@pytest.mark.parametrize(
+    ("core", "precision"), [(core, "bfloat16") for core in CORES] + [("tanh", "float16"), ("transformer", "float16")]
+)
+def test_mixed_precision_learns(corpus: Corpus, core: str, precision: str):
+    full, mixed = (Trainer(config(core={"kind": core}), corpus, CPU, p) for p in ("float32", precision))
     batch = gather(corpus.train, full.plan()[0])
     for _ in range(3):
         expected, _ = full.learn(batch)
         found, _ = mixed.learn(batch)
         assert found.loss == pytest.approx(expected.loss, rel=0.02)
     assert all(p.dtype is torch.float32 for p in mixed.trained.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_cuda_learns_as_the_cpu_does(corpus: Corpus, precision: str):
+    host, device = Trainer(config(), corpus, CPU), Trainer(config(), corpus, torch.device("cuda"), precision)
+    batch = gather(corpus.train, host.plan()[0])
+    for _ in range(3):
+        assert device.learn(batch)[0].loss == pytest.approx(host.learn(batch)[0].loss, rel=0.05)
+
+
+def test_steps_that_the_scaler_leaves_out_are_none_of_adam_s(corpus: Corpus):
+    """A scale far too large makes the first gradients infinite; a restored trainer goes on exactly as this one."""
+    trainer, again = (Trainer(config(), corpus, CPU, "float16") for _ in range(2))
+    batch = gather(corpus.train, trainer.plan()[0])
+    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    norms = [trainer.learn(batch)[1] for _ in range(30)]
+    assert not math.isfinite(norms[0])
+    assert math.isfinite(norms[-1])
+    tensors, notes = trainer.state()
+    again.restore({name: tensor.clone() for name, tensor in tensors.items()}, json.loads(json.dumps(notes)))
+    for _ in range(2):
+        assert trainer.learn(batch) == again.learn(batch)
+    for mine, theirs in zip(trainer.trained.values(), again.trained.values(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_a_loss_that_is_no_number_ends_training(corpus: Corpus, tmp_path: Path):
@@ -202,7 +237,7 @@ def test_the_rate_is_halved_and_training_ends_when_nothing_gets_better(corpus: C
     train(config(training={"epochs": 50, "patience": 3, "learning_rate": 0.01}), corpus, folder)
     epochs = [event for event in log_of(folder) if event["event"] == "epoch"]
     assert [event["best_epoch"] for event in epochs] == [1, 2, 2, 2, 5, 5, 5, 5]
-    assert [round(0.01 / event["rate"]) for event in epochs] == [1, 1, 2, 4, 4, 8, 16, 32]
+    assert [round(0.01 / event["rate"]) for event in epochs] == [1, 1, 1, 2, 4, 4, 8, 16]
     _, notes = load_tensors(folder / "weights.safetensors")
     assert notes["epoch"] == 5
 
@@ -227,6 +262,19 @@ def test_tensorboard_gets_the_curves(corpus: Corpus, tmp_path: Path):
     logged = [e["valid_perplexity"] for e in log_of(tmp_path / "run") if e["event"] == "epoch"]
     assert [point.value for point in curves.Scalars("epoch/valid_perplexity")] == pytest.approx(logged)
     assert "step/loss" in curves.Tags()["scalars"]
+
+
+def test_tensorboard_has_every_point_once_after_a_stop(corpus: Corpus, tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    asked = iter(range(9))
+    with pytest.raises(Stopped):
+        train(config(), corpus, tmp_path / "run", stopping=lambda: next(asked, None) is None)
+    train(config(), corpus, tmp_path / "run")
+    curves = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    curves.Reload()
+    steps = [event["step"] for event in log_of(tmp_path / "run") if event["event"] == "epoch"]
+    assert [point.step for point in curves.Scalars("epoch/valid_loss")] == steps
 
 
 def test_a_finished_run_is_not_done_again(corpus: Corpus, tmp_path: Path):
@@ -264,11 +312,11 @@ from eosin.training import events, loop
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def dying(real, where):
+def dying(real, where, concerned=lambda *arguments, **named: True):
     calls = 0
     def replaced(*arguments, **named):
         nonlocal calls
-        calls += 1
+        calls += concerned(*arguments, **named)
         if calls == NUMBER:
             where(real, *arguments, **named)
             die()
@@ -283,6 +331,11 @@ def after(real, *arguments, **named):
 
 def halfway(real, path, content):
     real(path, content[: len(content) // 2])
+
+def of(name):
+    def concerned(*arguments, **named):
+        return any(name in str(argument) for argument in (*arguments, *named.values()))
+    return concerned
 
 def half_a_line(real, log, event):
     with log.path.open("a") as file:
@@ -303,6 +356,16 @@ elif POINT == "in a line of the log":
     events.Log.hear = dying(events.Log.hear, half_a_line)
 elif POINT == "in validation":
     loop.evaluate = dying(loop.evaluate, before)
+elif POINT == "in the middle of the weights":
+    pathlib.Path.write_bytes = dying(pathlib.Path.write_bytes, halfway, of("weights"))
+elif POINT == "between the weights and the state":
+    os.replace = dying(os.replace, after, of("weights"))
+elif POINT == "after an epoch is logged":
+    events.Log.hear = dying(events.Log.hear, after, of("'event': 'epoch'"))
+elif POINT == "after the end is logged":
+    events.Log.hear = dying(events.Log.hear, after, of("'event': 'end'"))
+elif POINT == "in the middle of the state":
+    pathlib.Path.write_bytes = dying(pathlib.Path.write_bytes, halfway, of("resume"))
 cli.main(sys.argv[3:])
 """
 POINTS = {
@@ -313,6 +376,11 @@ POINTS = {
     "after a file got its name": [2, 3],
     "in a line of the log": [1, 4],
     "in validation": [1, 2],
+    "in the middle of the weights": [1, 2],
+    "between the weights and the state": [1, 2],
+    "after an epoch is logged": [1, 1],
+    "after the end is logged": [1],
+    "in the middle of the state": [1, 4, 7],
 }
 
 
@@ -394,12 +462,61 @@ def test_a_damaged_checkpoint_is_refused_and_left_as_it_is(stopped: Path, corpus
         "header": b"\xff" * 8 + content[8:],
     }[damage]
     path.write_bytes(changed)
-    if name == RESUME:
-        refused(stopped, corpus, "put back a good copy")
-    else:
+    refused(stopped, corpus, "put back a good copy")
+    if name != RESUME:
         with pytest.raises(BadInput, match="put back a good copy"):
             eosin.load(stopped)
     assert path.read_bytes() == changed
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["under way", "over"])
+@pytest.mark.parametrize("name", [RESUME, "weights.safetensors", "log.jsonl", "config.toml", "tokenizer.json"])
+def test_a_missing_file_is_refused_and_the_others_are_left(stopped: Path, corpus: Corpus, name: str, over: bool):
+    if over:
+        train(config(), corpus, stopped)
+    (stopped / name).unlink()
+    before = contents(stopped)
+    with pytest.raises(BadInput):
+        train(config(), corpus, stopped)
+    assert contents(stopped) == before
+
+
+@pytest.mark.parametrize("name", [RESUME, "weights.safetensors"])
+def test_a_file_of_another_run_is_refused(stopped: Path, corpus: Corpus, tmp_path: Path, name: str):
+    asked = iter(range(9))
+    with pytest.raises(Stopped):
+        train(config(training={"seed": 1}), corpus, tmp_path / "other", stopping=lambda: next(asked, None) is None)
+    (stopped / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    refused(stopped, corpus, "was made with another settings")
+    save_tensors(stopped / name, {}, {})
+    refused(stopped, corpus, "was made with another settings")
+
+
+def test_old_weights_are_refused(stopped: Path, corpus: Corpus):
+    tensors, notes = load_tensors(stopped / "weights.safetensors")
+    save_tensors(stopped / "weights.safetensors", tensors, {**notes, "epoch": 7})
+    refused(stopped, corpus, "is of epoch 7, but the best was epoch 1")
+
+
+def test_another_precision_is_refused(stopped: Path, corpus: Corpus):
+    before = contents(stopped)
+    with pytest.raises(BadInput, match="was begun in float32 and goes on in it"):
+        train(config(), corpus, stopped, precision="bfloat16")
+    assert contents(stopped) == before
+
+
+def test_a_run_knows_its_corpus(stopped: Path, corpus: Corpus):
+    assert corpus_of(stopped).digest == corpus.digest
+    text = (stopped / "corpus.toml").read_text(encoding="utf-8")
+    (stopped / "corpus.toml").write_text(text.replace(corpus.digest[:5], "00000"), encoding="utf-8")
+    with pytest.raises(BadInput, match="is not the corpus that"):
+        corpus_of(stopped)
+
+
+def test_the_number_of_threads_is_given_back(stopped: Path, corpus: Corpus):
+    before = torch.get_num_threads()
+    train(config(), corpus, stopped, threads=before + 1)
+    assert torch.get_num_threads() == before
 
 
 def test_other_settings_are_refused(stopped: Path, corpus: Corpus):
@@ -413,7 +530,7 @@ def test_a_changed_corpus_is_refused(stopped: Path, corpus: Corpus, tmp_path: Pa
     folder.mkdir()
     other = small_corpus(folder, count=190, vocab_size=300)
     other = Corpus(corpus.recipe, corpus.tokenizer, other.splits, other.digest)
-    refused(stopped, other, "was trained with another corpus")
+    refused(stopped, other, "was made with another corpus")
 
 
 def test_a_changed_tokenizer_is_refused(stopped: Path, corpus: Corpus):

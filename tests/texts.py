@@ -19,6 +19,6 @@ def write_lines(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def small_corpus(folder: Path, count: int = 200, tokens: str = "word", **settings: object) -> Corpus:
+def small_corpus(folder: Path, count: int = 200, tokenization: str = "word", **settings: object) -> Corpus:
     text = write_lines(folder / "text.txt", real_sentences(count))
-    return prepare(Recipe(source=str(text), tokens=tokens, **settings), folder / f"corpus-{tokens}")
+    return prepare(Recipe(source=str(text), tokenization=tokenization, **settings), folder / f"corpus-{tokenization}")

@@ -30,17 +30,20 @@ def log_softmax_at(
     without: int | None = None,
 ) -> Float[Tensor, " rows"]:
     """log softmax(hidden weight^T + bias) at one token a row; the token `without` is left out of the vocabulary."""
-    return _LogSoftmaxAt.apply(hidden, weight, bias, target, without)  # type: ignore[no-untyped-call]
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        hidden = hidden.to(torch.get_autocast_dtype(device))
+    keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, weight, bias))
+    return _LogSoftmaxAt.apply(hidden, weight, bias, target, without, keeps)  # type: ignore[no-untyped-call]
 
 
 class _LogSoftmaxAt(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, without: int | None
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, without: int | None, keeps: bool
     ) -> Float[Tensor, " rows"]:
         exact = torch.promote_types(hidden.dtype, torch.float32)
         rows, vocab = len(hidden), len(weight)
-        keeps = any(ctx.needs_input_grad)
         room = hidden.new_empty(rows * (vocab if keeps else min(BLOCK, vocab)))
         at_target = room.new_empty(rows, dtype=exact)
         exponentials, peaks, sums = [], [], []
@@ -64,21 +67,20 @@ class _LogSoftmaxAt(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         hidden, weight, target, log_factors, *exponentials = ctx.saved_tensors
-        factors = -(log_factors.exp() * gradient[:, None]).to(hidden.dtype)
-        to_target = gradient[:, None].to(hidden.dtype)
+        factors = -log_factors.exp() * gradient[:, None]
         # the target's own logit first; the normaliser is added to it
-        hidden_gradient = to_target * weight[target].to(hidden.dtype)
+        hidden_gradient = gradient[:, None] * weight[target]
         weight_gradient, bias_gradient = torch.empty_like(weight), weight.new_empty(len(weight))
         for (start, stop), block, factor in zip(blocks(len(weight)), exponentials, factors.T, strict=True):
             factor = factor[:, None]
             hidden_gradient.addcmul_(factor, block @ weight[start:stop].to(hidden.dtype))
-            weight_gradient[start:stop] = block.T @ (factor * hidden)
-            bias_gradient[start:stop] = (block.T @ factor)[:, 0]
-        weight_gradient.index_add_(0, target, (to_target * hidden).to(weight.dtype))
+            weight_gradient[start:stop] = block.T @ (factor * hidden).to(hidden.dtype)
+            bias_gradient[start:stop] = (block.T @ factor.to(hidden.dtype))[:, 0]
+        weight_gradient.index_add_(0, target, (gradient[:, None] * hidden).to(weight.dtype))
         bias_gradient.index_add_(0, target, gradient.to(weight.dtype))
-        return hidden_gradient, weight_gradient, bias_gradient, None, None
+        return hidden_gradient.to(hidden.dtype), weight_gradient, bias_gradient, None, None, None
 
 
 def blocks(vocab: int) -> Iterator[tuple[int, int]]:

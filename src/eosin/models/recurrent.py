@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -49,6 +51,30 @@ class Recurrent(nn.Module):
             hidden = dropout(hidden, self.dropout, self.training)
         return hidden, TensorState(tuple(after))
 
+    def next_memory(self, inputs: Any, memory: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One step of one row, as a formula: on float64 vectors it gives what `forward` does, but for rounding.
+
+        On anything else that can be added, multiplied and mapped, such as expansions with error bounds, it gives that.
+        """
+        after: list[Any] = []
+        for layer, before in zip(self.layers, zip(*[iter(memory)] * self.tensors_per_layer, strict=True), strict=True):
+            weights = [parameter.detach().double() for parameter in layer.parameters()]
+            after += self.formula(inputs, before, *weights)
+            inputs = after[-self.tensors_per_layer]
+        return tuple(after)
+
+    def formula(
+        self,
+        inputs: Any,
+        memory: tuple[Any, ...],
+        of_inputs: Tensor,
+        of_hidden: Tensor,
+        bias: Tensor,
+        hidden_bias: Tensor,
+    ) -> tuple[Any, ...]:
+        """The cell itself: its memory after one more input, the hidden vector first."""
+        raise NotImplementedError
+
     def to_torch(self, tensors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
         (hidden,) = tensors
         return hidden
@@ -62,6 +88,18 @@ class TanhRNN(Recurrent):
 
     cell = nn.RNN
     tensors_per_layer = 1
+
+    def formula(
+        self,
+        inputs: Any,
+        memory: tuple[Any, ...],
+        of_inputs: Tensor,
+        of_hidden: Tensor,
+        bias: Tensor,
+        hidden_bias: Tensor,
+    ) -> tuple[Any, ...]:
+        (hidden,) = memory
+        return ((of_inputs @ inputs + of_hidden @ hidden + (bias + hidden_bias)).tanh(),)
 
 
 class SteadyGRU(nn.GRU):
@@ -95,12 +133,42 @@ class GRU(Recurrent):
     cell = SteadyGRU
     tensors_per_layer = 1
 
+    def formula(
+        self,
+        inputs: Any,
+        memory: tuple[Any, ...],
+        of_inputs: Tensor,
+        of_hidden: Tensor,
+        bias: Tensor,
+        hidden_bias: Tensor,
+    ) -> tuple[Any, ...]:
+        (hidden,) = memory
+        reset_in, update_in, new_in = (of_inputs @ inputs + bias).chunk(3)
+        reset_hidden, update_hidden, new_hidden = (of_hidden @ hidden + hidden_bias).chunk(3)
+        reset, update = (reset_in + reset_hidden).sigmoid(), (update_in + update_hidden).sigmoid()
+        candidate = (new_in + reset * new_hidden).tanh()
+        return (candidate + update * (hidden - candidate),)
+
 
 class LSTM(Recurrent):
     """Long short-term memory, Hochreiter and Schmidhuber (1997): a hidden vector and a cell per layer."""
 
     cell = nn.LSTM
     tensors_per_layer = 2
+
+    def formula(
+        self,
+        inputs: Any,
+        memory: tuple[Any, ...],
+        of_inputs: Tensor,
+        of_hidden: Tensor,
+        bias: Tensor,
+        hidden_bias: Tensor,
+    ) -> tuple[Any, ...]:
+        hidden, cell = memory
+        enter, keep, new, show = (of_inputs @ inputs + of_hidden @ hidden + (bias + hidden_bias)).chunk(4)
+        cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
+        return show.sigmoid() * cell.tanh(), cell
 
     def to_torch(self, tensors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
         return tensors

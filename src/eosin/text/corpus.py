@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +34,24 @@ class Recipe:
 
     source: str = BUNDLED[0]
     """A bundled text, a WikiText folder or a UTF-8 text file."""
-    tokens: str = "bpe"
+    tokenization: str = "bpe"
     """`word` (vocabulary of train and valid) or `bpe` (trained on train)."""
     vocab_size: int = 0
     """Most entries of the vocabulary, special tokens included; 0: all words, or the paper's 19,483 for BPE."""
     context: int = 10
     """The paper's k."""
-    split: str = "line"
-    """What a sequence is: a `line`, or a sentence found by spaCy's `sentencizer` or by the spaCy model of this name."""
+    sentences_by: str = "line"
+    """What makes a sequence: a `line`, or a sentence found by spaCy's `sentencizer` or the spaCy model of this name."""
     short: str = "auto"
     """Sentences of k tokens or fewer: `pad` them, or `drop` them as in the GPT-2 experiment, `auto`matic: drop lines
     of the original WikiText, pad everything else."""
     valid: str = ""
-    """Text files of their own for validation and test; otherwise sentences of the text are held out."""
+    """A text file for validation; without one, sentences of the text are held out."""
     test: str = ""
+    """A text file for testing, likewise."""
 
     def __post_init__(self) -> None:
-        check_known(self.tokens, TOKENIZATIONS, "a tokenization")
+        check_known(self.tokenization, TOKENIZATIONS, "a tokenization")
         check_known(self.short, ("auto", "pad", "drop"), "a treatment of short sentences")
         if self.context < 1:
             raise ValueError(f"context must be at least 1, got {self.context}")
@@ -59,9 +61,11 @@ class Recipe:
     @property
     def folder(self) -> Path:
         """Where the corpus lies unless a place is named."""
-        unusual = (value for value in (self.split, self.short) if value not in (Recipe.split, Recipe.short))
-        parts = (Path(self.source).stem, self.tokens, f"k{self.context}", str(self.vocab_size or ""), *unusual)
-        return Path("data") / "-".join(filter(None, parts))
+        name = f"{Path(self.source).stem}-{self.tokenization}-k{self.context}"
+        usual = Recipe(self.source, self.tokenization, context=self.context)
+        if self == usual and self.source in BUNDLED:
+            return Path("data") / name
+        return Path("data") / f"{name}-{sha256(repr(self).encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,11 @@ class Corpus:
     tokenizer: Tokenizer
     splits: dict[str, Split]
     digest: str
-    """Of every token of every split, and of the tokenizer."""
+    """Of every token of every split, of the tokenizer and of the length of a context."""
+    folder: Path | None = None
+    """Where it is kept."""
+    dropped: int = 0
+    """Sequences that were left out because they were no longer than a context."""
 
     @property
     def train(self) -> Split:
@@ -134,6 +142,7 @@ class Corpus:
             "vocabulary": self.tokenizer.vocab_size,
             "average_length": real / len(train),
             "longest": int(train.lengths.max()) - 1 + self.recipe.context,
+            "dropped": self.dropped,
             "unknown": float((train.tokens == UNK_ID).sum() / real),
         }
 
@@ -146,11 +155,15 @@ def load_corpus(folder: Path | str) -> Corpus:
     written = read_toml(folder / DATASET)
     tensors, _ = load_tensors(folder / TOKENS)
     tokenizer = Tokenizer.load(folder)
-    digest = digest_of(tensors, tokenizer.to_json())
+    recipe = build(Recipe, written.get("recipe", {}), "recipe")
+    digest = corpus_digest(tensors, tokenizer, recipe)
     if written.get("digest", {}).get("corpus") != digest:
         raise BadInput(f"the files of {folder} do not belong together: one has been altered; prepare the corpus anew")
-    recipe = build(Recipe, written.get("recipe", {}), "recipe")
     splits = {
         split: Split(tensors[f"{split}.tokens"], tensors[f"{split}.offsets"], recipe.context + 1) for split in SPLITS
     }
-    return Corpus(recipe, tokenizer, splits, digest)
+    return Corpus(recipe, tokenizer, splits, digest, folder, written["statistics"]["dropped"])
+
+
+def corpus_digest(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe) -> str:
+    return digest_of(tensors, f"{recipe.context} {tokenizer.to_json()}")

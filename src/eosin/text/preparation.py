@@ -7,16 +7,18 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int32
 from torch import Tensor
 from tqdm import tqdm
 
 from eosin.errors import BadInput
-from eosin.files import PARTIAL, digest_of, save_tensors, write_text
+from eosin.files import PARTIAL, save_tensors, write_text
 from eosin.settings import read_toml, to_toml
-from eosin.text.corpus import DATASET, TOKENS, Corpus, Recipe, Split, load_corpus
+from eosin.text.corpus import DATASET, TOKENS, Corpus, Recipe, Split, corpus_digest, load_corpus
 from eosin.text.sources import BUNDLED, HELD_OUT, SPLITS, open_source
 from eosin.text.tokenization import BOS_ID, EOS_ID, PAD_ID, TOKENIZATIONS, checked
 
@@ -35,23 +37,32 @@ def prepare(recipe: Recipe, folder: Path) -> Corpus:
         return _same_again(recipe, source_digest, folder)
 
     def sentences(split: str) -> Iterator[str]:
-        where = f"{split}, {source.paths[split]}"
-        return checked(source.sentences(split, recipe.split), where)
+        return checked(source.sentences(split, recipe.sentences_by), f"{split}, {source.paths[split]}")
 
-    learnt_from = ("train", "valid") if recipe.tokens == "word" else ("train",)
+    learnt_from = ("train", "valid") if recipe.tokenization == "word" else ("train",)
     text = (sentence for split in learnt_from for sentence in _progress(sentences(split), f"vocabulary from {split}"))
-    tokenizer = TOKENIZATIONS[recipe.tokens](text, recipe.vocab_size)
-    by_itself = recipe.split == "line" and source.lines_are_sequences
-    drop = recipe.short == "drop" or (recipe.short == "auto" and by_itself)
-    splits = {
-        split: _packed(tokenizer.encode(_progress(sentences(split), split)), recipe.context, drop) for split in SPLITS
-    }
-    for split, packed in splits.items():
-        if not len(packed):
+    tokenizer = TOKENIZATIONS[recipe.tokenization](text, recipe.vocab_size)
+    drop = recipe.short == "drop" or (recipe.short == "auto" and source.wikitext and recipe.sentences_by == "line")
+    splits, dropped = {}, 0
+    for split in SPLITS:
+        rows = [sequence(ids, recipe.context) for ids in tokenizer.encode(_progress(sentences(split), split))]
+        kept = [row for row in rows if not drop or len(row) > recipe.context + 2]
+        if not kept:
             raise BadInput(_nothing_in(split, recipe, drop))
-    corpus = Corpus(recipe, tokenizer, splits, digest_of(tensors_of(splits), tokenizer.to_json()))
+        splits[split], dropped = packed(kept, recipe.context), dropped + len(rows) - len(kept)
+    corpus = Corpus(recipe, tokenizer, splits, corpus_digest(tensors_of(splits), tokenizer, recipe), folder, dropped)
     _write(corpus, source_digest, folder)
     return corpus
+
+
+def sequence(ids: list[int], context: int) -> Int32[np.ndarray, " length"]:
+    """<bos>, the words with padding in front where they are fewer than a context, <eos>."""
+    return np.array([BOS_ID, *[PAD_ID] * (context - len(ids)), *ids, EOS_ID], dtype=np.int32)
+
+
+def packed(rows: list[Any], context: int) -> Split:
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), context + 1)
 
 
 def _same_again(recipe: Recipe, source_digest: str, folder: Path) -> Corpus:
@@ -61,25 +72,14 @@ def _same_again(recipe: Recipe, source_digest: str, folder: Path) -> Corpus:
         if before[key] != now[key]:
             raise BadInput(
                 f"{folder} holds another corpus: its {key} is {before[key]!r}, not {now[key]!r}; "
-                "prepare elsewhere (--out) or remove that folder"
+                "prepare it in another folder, or remove that one"
             )
     if read_toml(folder / DATASET)["digest"].get("source") != source_digest:
         raise BadInput(
             f"the text of {recipe.source!r} has changed since {folder} was prepared from it; "
-            "prepare it elsewhere (--out) or remove that folder"
+            "prepare it in another folder, or remove that one"
         )
     return corpus
-
-
-def _packed(sentences: Iterable[list[int]], context: int, drop: bool) -> Split:
-    rows = [
-        np.array([BOS_ID, *[PAD_ID] * (context - len(ids)), *ids, EOS_ID], dtype=np.int32)
-        for ids in sentences
-        if not drop or len(ids) > context
-    ]
-    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
-    return Split(torch.from_numpy(tokens), torch.from_numpy(offsets), context + 1)
 
 
 def _nothing_in(split: str, recipe: Recipe, drop: bool) -> str:
@@ -102,6 +102,7 @@ def tensors_of(splits: dict[str, Split]) -> dict[str, Tensor]:
 
 def _write(corpus: Corpus, source_digest: str, folder: Path) -> None:
     """The folder appears when all that belongs to it is there."""
+    _sweep(folder)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}{PARTIAL}")
     partial.mkdir(parents=True)
     try:
@@ -114,8 +115,20 @@ def _write(corpus: Corpus, source_digest: str, folder: Path) -> None:
         }
         write_text(partial / DATASET, to_toml(sections))
         partial.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        _same_again(corpus.recipe, source_digest, folder)  # another process was faster
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that are no more have left unfinished."""
+    for left in folder.parent.glob(f"{folder.name}.*{PARTIAL}"):
+        process = left.name.removesuffix(PARTIAL).rpartition(".")[2]
+        if process.isdigit() and not Path(f"/proc/{process}").exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _progress(sentences: Iterable[str], what: str) -> Iterator[str]:

@@ -6,9 +6,10 @@ A source gives sentences: single lines with single spaces between words, one for
 from __future__ import annotations
 
 import lzma
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,68 +28,67 @@ class Source:
     """Text files, one for each split, or one for all."""
 
     paths: dict[str, Path]
-    wikitext: bool
-    """Lines such as "= Title =" are headings."""
-    lines_are_sequences: bool
-    """Long lines, each a sequence of its own, as in the GPT-2 experiment; otherwise a line is a sentence."""
-    share: dict[str, range] = field(default_factory=dict)
-    """Where splits share one file: which sentences of every HELD_OUT belong to each."""
+    wikitext: bool = False
+    """A line is a whole paragraph or a heading, and a sequence of its own in the GPT-2 experiment."""
+    shared: bool = False
+    """All splits come out of one file: of HELD_OUT sentences the last but one is valid, the last test."""
 
-    def sentences(self, split: str, split_by: str) -> Iterator[str]:
-        lines = read_lines(self.paths[split])
-        if split_by != "line":
-            texts = (line for line in lines if not (self.wikitext and is_heading(line)))
-            lines = split_by_spacy(texts, split_by)
-        mine = self.share.get(split)
-        return (line for number, line in enumerate(lines) if mine is None or number % HELD_OUT in mine)
+    def sentences(self, split: str, by: str) -> Iterator[str]:
+        """What makes one sequence each: lines, or sentences that spaCy finds."""
+        path = self.paths[split]
+        lines = read_lines(path) if by == "line" else split_by_spacy(self._paragraphs(path), by)
+        return lines if not self.shared else (line for n, line in enumerate(lines) if share_of(n) == split)
+
+    def _paragraphs(self, path: Path) -> Iterator[str]:
+        if self.wikitext:
+            return (line for line in read_lines(path) if not is_heading(line))
+        return joined(read_lines(path, empty=True))
 
     def digest(self) -> str:
         return digest_of_files([self.paths[split] for split in SPLITS])
 
 
+def share_of(number: int) -> str:
+    return {HELD_OUT - 2: "valid", HELD_OUT - 1: "test"}.get(number % HELD_OUT, "train")
+
+
 def open_source(name: str, valid: str = "", test: str = "") -> Source:
     """The source of a name: bundled, a folder, or a file (with two more, or else with sentences held out of it)."""
-    if (valid or test) and (name in BUNDLED or Path(name).is_dir()):
-        raise BadInput(f"{name!r} has valid and test files of its own; name others only beside a text file")
-    if name in BUNDLED:
-        folder = Path(str(files("eosin") / "data" / name))
-        return Source(_in_folder(folder), wikitext=True, lines_are_sequences=name == "wikitext-2")
-    path = Path(name)
+    path = Path(str(files("eosin") / "data" / name)) if name in BUNDLED else Path(name)
     if path.is_dir():
-        return Source(_in_folder(path), wikitext=True, lines_are_sequences=True)
+        if valid or test:
+            raise BadInput(f"{name!r} has valid and test files of its own; name others only beside a text file")
+        return in_folder(path)
     for each in filter(None, (name, valid, test)):
         if not Path(each).is_file():
             raise BadInput(f"there is no text {each!r}: name {', '.join(BUNDLED)}, a WikiText folder or a text file")
     if bool(valid) != bool(test):
         raise BadInput("give both valid and test files, or neither: then sentences of the text are held out for them")
     if valid:
-        return Source({"train": path, "valid": Path(valid), "test": Path(test)}, False, False)
-    share = {
-        "train": range(HELD_OUT - 2),
-        "valid": range(HELD_OUT - 2, HELD_OUT - 1),
-        "test": range(HELD_OUT - 1, HELD_OUT),
-    }
-    return Source(dict.fromkeys(SPLITS, path), wikitext=False, lines_are_sequences=False, share=share)
+        return Source({"train": path, "valid": Path(valid), "test": Path(test)})
+    return Source(dict.fromkeys(SPLITS, path), shared=True)
 
 
-def _in_folder(folder: Path) -> dict[str, Path]:
-    forms = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
-    for form in (form + ending for form in forms for ending in ("", ".xz")):
-        paths = {split: folder / form.format(split) for split in SPLITS}
-        if all(path.is_file() for path in paths.values()):
-            return paths
+def in_folder(folder: Path) -> Source:
+    """Official WikiText, tokenised or raw, or three text files with a sentence a line; compressed or not."""
+    forms = {"wiki.{}.tokens": True, "wiki.{}.raw": True, "{}.txt": False}
+    for form, wikitext in forms.items():
+        for ending in ("", ".xz"):
+            paths = {split: folder / (form.format(split) + ending) for split in SPLITS}
+            if all(path.is_file() for path in paths.values()):
+                return Source(paths, wikitext)
     wanted = ", ".join(form.format("{train,valid,test}") for form in forms)
-    raise BadInput(f"{folder} is not a WikiText folder: it should hold one of {wanted} (or the same with .xz)")
+    raise BadInput(f"{folder} is not a folder of texts: it should hold one of {wanted} (or the same with .xz)")
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file that are not empty, with single spaces between words."""
+def read_lines(path: Path, empty: bool = False) -> Iterator[str]:
+    """The lines of a text file with single spaces between words; empty ones too if asked for."""
     number = 0
     try:
         with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):  # noqa: B007 (the number is for the error)
                 words = line.split()
-                if words:
+                if words or empty:
                     yield " ".join(words)
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text: after line {number}, {error.reason}; convert it first") from error
@@ -100,13 +100,23 @@ def is_heading(line: str) -> bool:
     return line.startswith("= ") and line.endswith(" =")
 
 
-def split_by_spacy(texts: Iterator[str], model: str) -> Iterator[str]:
+def joined(lines: Iterable[str]) -> Iterator[str]:
+    """Paragraphs: lines that no empty line parts, such as those of a text that is wrapped."""
+    for _, group in groupby(lines, key=bool):
+        paragraph = " ".join(group)
+        if paragraph:
+            yield paragraph
+
+
+def split_by_spacy(texts: Iterable[str], model: str) -> Iterator[str]:
     """Sentences by spaCy's rules ("sentencizer"), or by the model that is named."""
-    for document in load_spacy(model).pipe(texts, batch_size=64):
-        for sentence in document.sents:
-            words = sentence.text.split()
-            if words:
-                yield " ".join(words)
+    try:
+        for document in load_spacy(model).pipe(texts, batch_size=64):
+            yield from (sentence.text for sentence in document.sents if sentence.text.strip())
+    except BadInput:
+        raise
+    except ValueError as error:
+        raise BadInput(f"spaCy cannot find sentences with {model!r}: {' '.join(str(error).split())[:200]}") from error
 
 
 def load_spacy(model: str) -> Any:
@@ -117,11 +127,12 @@ def load_spacy(model: str) -> Any:
     if model == SENTENCIZER:
         pipeline = spacy.blank("en")
         pipeline.add_pipe(SENTENCIZER)
+        pipeline.max_length = 10**9  # the limit is there for the memory of parsers
         return pipeline
     try:
         return spacy.load(model, exclude=["ner", "lemmatizer", "attribute_ruler", "tagger"])
     except OSError as error:
         raise BadInput(
-            f"split must be 'line', {SENTENCIZER!r} or an installed spaCy model, got {model!r}; "
+            f"sentences_by must be 'line', {SENTENCIZER!r} or an installed spaCy model, got {model!r}; "
             f"a model is installed by: python -m spacy download {model}"
         ) from error

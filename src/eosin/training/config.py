@@ -13,14 +13,17 @@ A file may start from another one (`base = "other.toml"`), and may be a sweep: a
 from __future__ import annotations
 
 import itertools
+import re
 import tomllib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from eosin.errors import BadInput
 from eosin.models.checkpoint import Architecture
-from eosin.settings import Table, build, check_known, read_toml
+from eosin.models.heads import HEADS
+from eosin.models.language_model import CORES
+from eosin.settings import Table, build, check_known, parameters, read_toml
 from eosin.text.corpus import Corpus, Recipe
 from eosin.text.tokenization import EOS_ID
 
@@ -34,6 +37,7 @@ class Training:
     batch: int = 32
     """Sentences in a batch."""
     learning_rate: float = 1e-3
+    """Adam's, to begin with."""
     clip: float = 1.0
     """Largest norm of the gradient."""
     epochs: int = 100
@@ -65,6 +69,8 @@ class Config:
     data: Recipe
     training: Training
     model: dict[str, Table]
+    data_as_given: Table
+    """What the settings say about the data; a prepared corpus must not say otherwise."""
 
     @classmethod
     def of(cls, table: Table) -> Config:
@@ -76,6 +82,7 @@ class Config:
             data=build(Recipe, table.get("data", {}), "data"),
             training=build(Training, table.get("training", {}), "training"),
             model={section: table.get(section, {}) for section in ("core", "head", "output")},
+            data_as_given=table.get("data", {}),
         )
         config.architecture(vocab_size=EOS_ID + 1).build()
         return config
@@ -85,10 +92,17 @@ class Config:
         return Architecture.resolve({**self.model, "output": output})
 
     def resolved(self, corpus: Corpus) -> dict[str, Table]:
-        """All sections with every default written out. A prepared corpus brings its own recipe."""
-        data = replace(corpus.recipe, source=self.data.source)
+        """All sections with every default written out."""
+        data = asdict(corpus.recipe)
+        for key, value in self.data_as_given.items():
+            if key != "source" and data[key] != value:
+                raise BadInput(
+                    f"data.{key} is {value!r} in the settings, but the corpus was prepared with {data[key]!r}; "
+                    f"prepare another, or say --set data.{key}={data[key]}"
+                )
+        data["source"] = self.data.source
         architecture = self.architecture(corpus.tokenizer.vocab_size)
-        return {"data": asdict(data), **architecture.sections, "training": asdict(self.training)}
+        return {"data": data, **architecture.sections, "training": asdict(self.training)}
 
     @property
     def given(self) -> dict[str, Table]:
@@ -96,21 +110,35 @@ class Config:
         return {"data": asdict(self.data), **self.model, "training": asdict(self.training)}
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The sections of a settings file and of those it starts from."""
     table = read_toml(path)
     base = table.pop("base", None)
-    return table if base is None else merged(read_settings(path.parent / base), table)
+    if base is None:
+        return table
+    if not isinstance(base, str):
+        raise BadInput(f"base must be the name of a settings file, got {base!r} in {path}")
+    if path.resolve() in above:
+        raise BadInput(f"{path} starts from itself: base goes round in a circle")
+    return merged(read_settings(path.parent / base, (*above, path.resolve())), table)
 
 
 def merged(base: Table, change: Table) -> dict[str, Any]:
+    """Section by section, the settings of `change` before those of `base`."""
     together = dict(base)
     for section, settings in change.items():
-        both = isinstance(settings, dict) and isinstance(base.get(section), dict)
-        # another kind has other settings
-        fresh = both and "kind" in settings and settings["kind"] != base[section].get("kind")
-        together[section] = {**base[section], **settings} if both and not fresh else settings
+        before = base.get(section, {})
+        both = isinstance(settings, dict) and isinstance(before, dict)
+        together[section] = {**_inherited(before, settings), **settings} if both else settings
     return together
+
+
+def _inherited(before: Table, change: Table) -> Table:
+    """Another kind has other settings: only those that both kinds can have are kept."""
+    kinds = {**CORES, **HEADS}
+    if change.get("kind", before.get("kind")) == before.get("kind") or change["kind"] not in kinds:
+        return before
+    return {key: value for key, value in before.items() if key in parameters(kinds[change["kind"]])}
 
 
 def override(table: Table, assignment: str) -> dict[str, Any]:
@@ -119,11 +147,7 @@ def override(table: Table, assignment: str) -> dict[str, Any]:
     section, dot, key = name.strip().partition(".")
     if not (equals and dot and key):
         raise BadInput(f"a setting is given as section.key=value, for example training.epochs=3; got {assignment!r}")
-    return with_setting(table, section, key, _value(value.strip()))
-
-
-def with_setting(table: Table, section: str, key: str, value: Any) -> dict[str, Any]:
-    return {**table, section: {**table.get(section, {}), key: value}}
+    return merged(table, {section: {key: _value(value.strip())}})
 
 
 def _value(text: str) -> Any:
@@ -135,23 +159,34 @@ def _value(text: str) -> Any:
 
 def runs_of(table: Table) -> dict[str, dict[str, Any]]:
     """One table of settings for each run, by label; a file without [sweep] is one run without a label."""
-    sweep = table.get("sweep")
-    base = {section: settings for section, settings in table.items() if section != "sweep"}
+    base = dict(table)
+    sweep = base.pop("sweep", None)
     if sweep is None:
         return {"": base}
-    if not (
-        sweep and all(isinstance(values, list) and values and key.count(".") == 1 for key, values in sweep.items())
-    ):
+    if not _is_sweep(sweep):
         raise BadInput('[sweep] needs keys like "core.width" with lists of values')
-    runs = {}
+    runs: dict[str, dict[str, Any]] = {}
     for values in itertools.product(*sweep.values()):
         chosen = base
         for name, value in zip(sweep, values, strict=True):
             section, key = name.split(".")
-            chosen = with_setting(chosen, section, key, value)
-        runs["-".join(_label(name, value) for name, value in zip(sweep, values, strict=True))] = chosen
+            chosen = merged(chosen, {section: {key: value}})
+        label = "-".join(_label(name, value) for name, value in zip(sweep, values, strict=True))
+        if label in runs:
+            raise BadInput(f"[sweep] has two runs that would both be called {label!r}")
+        runs[label] = chosen
     return runs
 
 
+def _is_sweep(sweep: Any) -> bool:
+    return (
+        isinstance(sweep, dict)
+        and bool(sweep)
+        and all(isinstance(values, list) and values and name.count(".") == 1 for name, values in sweep.items())
+    )
+
+
 def _label(name: str, value: Any) -> str:
-    return value if isinstance(value, str) else f"{name.split('.')[1]}-{str(value).lower()}"
+    """A file name: a kind speaks for itself, other values follow the name of the setting."""
+    words = value if name.endswith(".kind") else f"{name.split('.')[1]}-{value}"
+    return re.sub(r"[^\w.+-]+", "_", str(words).lower())

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-LOG = "log.jsonl"
+LOG, CURVES = "log.jsonl", "tensorboard"
 Event = dict[str, Any]
 
 
@@ -28,8 +32,9 @@ class Log:
             file.truncate(size)
 
     def hear(self, event: Event) -> None:
+        line = json.dumps({key: _number(value) for key, value in event.items()}, allow_nan=False)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
+            file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -37,14 +42,26 @@ class Log:
     def size(self) -> int:
         return self.path.stat().st_size
 
+    def events(self) -> Iterator[Event]:
+        with self.path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+
+def _number(value: Any) -> Any:
+    """JSON has no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
 
 class TensorBoard:
-    """The numbers of every event as curves."""
+    """The numbers of every event as curves: a view of the log, drawn anew whenever a run goes on."""
 
-    def __init__(self, folder: Path, step: int):
+    def __init__(self, folder: Path, log: Log):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        shutil.rmtree(folder / CURVES, ignore_errors=True)
+        self.writer = SummaryWriter(str(folder / CURVES))
+        for event in log.events():
+            self.hear(event)
 
     def hear(self, event: Event) -> None:
         for key, value in event.items():
@@ -53,8 +70,14 @@ class TensorBoard:
         self.writer.flush()
 
 
-def tensorboard_if_installed(folder: Path, step: int) -> list[Listener]:
+@contextmanager
+def tensorboard_if_installed(folder: Path, log: Log) -> Iterator[list[Listener]]:
     try:
-        return [TensorBoard(folder, step)]
+        curves = TensorBoard(folder, log)
     except ImportError:
-        return []
+        yield []
+        return
+    try:
+        yield [curves]
+    finally:
+        curves.writer.close()

@@ -1,135 +1,32 @@
-"""Training: epochs of shuffled batches, validation after each, the best weights kept; it can be killed at any moment.
-
-What step n does is decided by the settings, the corpus and n: batches and dropout come from seeds derived of the seed
-and the number of the epoch or step. So a state is weights, Adam's moments and a few numbers, and a run that was killed
-ends with the same bits as one that was not.
-"""
+"""Training a run: epochs of shuffled batches, validation after each, the best weights kept, safe to kill."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from tqdm import tqdm
 
+from eosin.audit.quality import Likelihood, evaluate
 from eosin.errors import BadInput
-from eosin.models.checkpoint import copy_into, restored, save_weights
-from eosin.text.batching import Batch, Plan, gather, shuffled
+from eosin.models.checkpoint import restored, save_weights
+from eosin.text.batching import Batch, gather
 from eosin.text.corpus import Corpus
 from eosin.text.sources import SPLITS
 from eosin.training.config import Config
 from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
-from eosin.training.loss import Likelihood, evaluate, negative_log_likelihood
 from eosin.training.run import Run, open_run
-
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-MOMENTS = ("exp_avg", "exp_avg_sq")
+from eosin.training.trainer import PRECISIONS, Trainer
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
     """Training was asked to stop and has saved its state."""
-
-
-@dataclass
-class Progress:
-    """How far training is. All of it goes into the saved state."""
-
-    rate: float
-    epoch: int = 0
-    """Epochs that are over, validation included."""
-    batch: int = 0
-    """Batches of the present epoch that are over."""
-    step: int = 0
-    best_loss: float = math.inf
-    """Of validation."""
-    best_epoch: int = 0
-    stalled: int = 0
-    """Epochs since then."""
-    of_epoch: Likelihood = field(default_factory=Likelihood)
-    since_event: Likelihood = field(default_factory=Likelihood)
-    seconds: float = 0.0
-
-    @classmethod
-    def from_notes(cls, notes: dict[str, Any]) -> Progress:
-        parts = {key: Likelihood(**notes[key]) for key in ("of_epoch", "since_event")}
-        return cls(**{**notes, **parts})
-
-
-class Trainer:
-    """A model, its optimiser and how far they are."""
-
-    def __init__(self, config: Config, corpus: Corpus, device: torch.device, precision: str):
-        self.settings = config.training
-        self.corpus = corpus
-        self.device = device
-        self.architecture = config.architecture(corpus.tokenizer.vocab_size)
-        self.model = self.architecture.build(derived_seed(self.settings.seed, "weights", 0)).to(device).train()
-        self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self.optimizer = torch.optim.Adam(self.trained.values(), lr=self.settings.learning_rate, fused=True)
-        self.dtype = chosen_dtype(precision, device)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
-        self.progress = Progress(rate=self.settings.learning_rate)
-
-    def plan(self) -> Plan:
-        """Which sentences make each batch of the present epoch."""
-        seed = derived_seed(self.settings.seed, "order", self.progress.epoch)
-        return shuffled(self.corpus.train.lengths, self.settings.batch, seed)
-
-    def learn(self, batch: Batch) -> tuple[Likelihood, float]:
-        """One step of gradient descent: the likelihood before it, and the norm of the gradient."""
-        progress = self.progress
-        with self._randomness(), torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
-            total = negative_log_likelihood(self.model, batch.to(self.device))
-        self.optimizer.zero_grad()
-        self.scaler.scale(total / batch.tokens).backward()  # type: ignore[no-untyped-call]
-        self.scaler.unscale_(self.optimizer)
-        norm = self._clip()
-        self.optimizer.param_groups[0]["lr"] = progress.rate
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        likelihood = Likelihood(float(total.detach()), batch.tokens)
-        if not math.isfinite(likelihood.loss):
-            raise BadInput(f"the loss is {likelihood.loss} at step {progress.step + 1}: choose a smaller learning_rate")
-        progress.step += 1
-        progress.batch += 1
-        progress.of_epoch += likelihood
-        progress.since_event += likelihood
-        return likelihood, norm
-
-    def _clip(self) -> float:
-        norm = get_total_norm([p.grad for p in self.trained.values() if p.grad is not None])
-        if norm > self.settings.clip:
-            clip_grads_with_norm_(self.trained.values(), self.settings.clip, norm)
-        return float(norm)
-
-    def _randomness(self) -> AbstractContextManager[None]:
-        return seeded(derived_seed(self.settings.seed, "dropout", self.progress.step), self.device)
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors: dict[str, Tensor] = {f"model.{name}": parameter for name, parameter in self.trained.items()}
-        for moment in MOMENTS if self.progress.step else ():
-            for name, parameter in self.trained.items():
-                tensors[f"{moment}.{name}"] = self.optimizer.state[parameter][moment]
-        return tensors, {"progress": asdict(self.progress), "scaler": self.scaler.state_dict()}
-
-    def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-        self.progress = Progress.from_notes(notes["progress"])
-        if notes["scaler"]:
-            self.scaler.load_state_dict(notes["scaler"])
-        copy_into(self.trained, {name: tensors[f"model.{name}"] for name in self.trained})
-        for name, parameter in self.trained.items() if self.progress.step else ():
-            moments = {moment: tensors[f"{moment}.{name}"].to(self.device) for moment in MOMENTS}
-            steps = torch.tensor(float(self.progress.step), device=self.device)
-            self.optimizer.state[parameter] = {"step": steps, **moments}
 
 
 @dataclass
@@ -140,6 +37,7 @@ class Session:
     trainer: Trainer
     log: Log
     listeners: Sequence[Listener]
+    precision: str
     save_seconds: float
     stopping: Callable[[], bool]
     show: bool
@@ -154,9 +52,11 @@ class Session:
             listener.hear(whole)
 
     def save(self) -> None:
-        self.trainer.progress.seconds += self._lap()
-        tensors, notes = self.trainer.state()
-        self.run.save(tensors, {**notes, "log_size": self.log.size, "threads": torch.get_num_threads()})
+        trainer = self.trainer
+        trainer.progress.seconds += self._lap()
+        tensors, notes = trainer.state()
+        conditions = {"device": trainer.device.type, "precision": self.precision, "threads": torch.get_num_threads()}
+        self.run.save(tensors, {**notes, **conditions, "log_size": self.log.size})
         self.last_save = time.monotonic()
 
     def _lap(self) -> float:
@@ -193,12 +93,14 @@ class Session:
     def validate(self) -> None:
         """The end of an epoch: keep the weights if they are the best, or else lower the rate."""
         trainer, progress = self.trainer, self.trainer.progress
-        valid, trained = self.measure("valid"), progress.of_epoch
+        valid, trained, rate = self.measure("valid"), progress.of_epoch, progress.rate
+        if not math.isfinite(valid.loss):
+            raise BadInput(f"the validation loss of epoch {progress.epoch + 1} is {valid.loss}: lower learning_rate")
         progress.epoch, progress.batch, progress.of_epoch = progress.epoch + 1, 0, Likelihood()
-        if valid.loss < progress.best_loss:
+        if progress.best_loss is None or valid.loss < progress.best_loss:
             progress.best_loss, progress.best_epoch, progress.stalled = valid.loss, progress.epoch, 0
-            best = {"epoch": progress.epoch, "valid_loss": valid.loss}
-            save_weights(self.run.folder, trainer.model, trainer.architecture, best)
+            notes = {"epoch": progress.epoch, "valid_loss": valid.loss, "identity": self.run.identity}
+            save_weights(self.run.folder, trainer.model, trainer.architecture, notes)
         else:
             progress.stalled += 1
             progress.rate *= trainer.settings.anneal
@@ -209,19 +111,19 @@ class Session:
             valid_loss=valid.loss,
             valid_perplexity=valid.perplexity,
             best_epoch=progress.best_epoch,
-            rate=progress.rate,
+            rate=rate,
         )
         self.save()
 
     def measure(self, split: str) -> Likelihood:
-        def watched(batches: Any) -> Any:
-            bar = tqdm(batches, desc=f"perplexity of {split}", unit="batch", disable=self._hidden, leave=False, delay=2)
-            for batch in bar:
-                if self.stopping():
-                    raise Stopped
-                yield batch
+        trainer = self.trainer
+        return evaluate(trainer.model, trainer.corpus.splits[split], trainer.device, lambda b: self._watched(b, split))
 
-        return evaluate(self.trainer.model, self.trainer.corpus.splits[split], self.trainer.device, watched)
+    def _watched(self, batches: Iterable[Batch], split: str) -> Iterator[Batch]:
+        for batch in tqdm(batches, f"perplexity of {split}", unit="batch", disable=self._hidden, leave=False, delay=2):
+            if self.stopping():
+                raise Stopped
+            yield batch
 
     def conclude(self) -> dict[str, Any]:
         """The perplexities of the best weights; what resuming needed is let go."""
@@ -231,6 +133,13 @@ class Session:
         self.tell("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
         self.run.save({}, {"log_size": self.log.size, "result": result, "progress": asdict(progress)})
         return result
+
+    def to_the_end(self) -> dict[str, Any]:
+        while not self.over:
+            self.epoch()
+            self.save()
+            self.validate()
+        return self.conclude()
 
     @property
     def _hidden(self) -> bool | None:
@@ -261,29 +170,28 @@ def train(
             f"there are {len(corpus.train)} sentences to train on, fewer than a batch of {config.training.batch}; "
             "give more text or set training.batch"
         )
-    where = chosen_device(device)
+    usual = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen_precision(precision, chosen_device(usual if device == "auto" else device), None)  # before anything is made
     with open_run(folder, config.resolved(corpus), corpus) as run:
         saved = run.saved()
-        if saved and "result" in saved[1]:
-            return saved[1]["result"]
+        if saved and "result" in saved.notes:
+            return saved.notes["result"]
+        before = saved.notes if saved else {}
+        where = chosen_device(before.get("device", usual) if device == "auto" else device)
+        precision = chosen_precision(precision, where, before.get("precision"))
         # the last bits of a sum depend on how many threads share it
-        torch.set_num_threads(threads or (saved[1]["threads"] if saved else torch.get_num_threads()))
-        trainer = Trainer(config, corpus, where, precision)
-        if saved:
-            trainer.restore(*saved)
-        log = Log(folder, saved[1]["log_size"] if saved else 0)
-        told = [log, *tensorboard_if_installed(folder, trainer.progress.step), *listeners]
-        session = Session(run, trainer, log, told, save_seconds, stopping, show)
-        while not session.over:
-            session.epoch()
-            session.save()
-            session.validate()
-        return session.conclude()
+        with using_threads(threads or before.get("threads")):
+            trainer = Trainer(config, corpus, where, precision)
+            if saved:
+                trainer.restore(saved.tensors, saved.notes)
+            log = Log(folder, before.get("log_size", 0))
+            with tensorboard_if_installed(folder, log) as curves:
+                told = [log, *curves, *listeners]
+                session = Session(run, trainer, log, told, precision, save_seconds, stopping, show)
+                return session.to_the_end()
 
 
 def chosen_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -292,25 +200,28 @@ def chosen_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def chosen_dtype(precision: str, device: torch.device) -> torch.dtype:
-    if precision in PRECISIONS:
-        return PRECISIONS[precision]
-    if device.type != "cuda":
-        return torch.float32
-    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-
-
-def derived_seed(seed: int, purpose: str, number: int) -> int:
-    digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+def chosen_precision(asked: str, device: torch.device, before: str | None) -> str:
+    """The precision that was asked for; `auto` is that of the run so far, or mixed precision on CUDA."""
+    if before is not None and asked not in ("auto", before):
+        raise BadInput(f"the run was begun in {before} and goes on in it, not in {asked}; train in a new directory")
+    if asked == "float16" and device.type == "cpu":
+        raise BadInput("float16 needs CUDA; on a CPU choose float32 or bfloat16")
+    if asked in PRECISIONS:
+        return asked
+    usual = "float32"
+    if device.type == "cuda":
+        usual = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    return before or usual
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch draws from this seed inside, and goes on as if nothing had been outside."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+def using_threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
         yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _live(likelihood: Likelihood, speed: float) -> str:

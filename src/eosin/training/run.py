@@ -1,4 +1,4 @@
-"""Run directories: config.toml, tokenizer.json, weights.safetensors (the best), log.jsonl and resume.safetensors.
+"""Run directories: config.toml, tokenizer.json, weights.safetensors (the best), log.jsonl, resume.safetensors.
 
 One file holds all that resuming needs, so it is always of one moment. Everything is written atomically, and in an order
 that makes a kill at any point harmless: weights first, then the state that says so. What was logged after that state
@@ -20,12 +20,21 @@ from eosin.errors import BadInput
 from eosin.files import PARTIAL, load_tensors, save_tensors, write_text
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.settings import Table, read_toml, to_toml
-from eosin.text.corpus import Corpus
+from eosin.text.corpus import Corpus, load_corpus
 from eosin.text.tokenization import TOKENIZER, Tokenizer
 from eosin.training.events import LOG
 
-RESUME, LOCK = "resume.safetensors", "lock"
-OURS = {CONFIG, TOKENIZER, WEIGHTS, LOG, RESUME, LOCK, "tensorboard"}
+RESUME, CORPUS, LOCK = "resume.safetensors", "corpus.toml", "lock"
+BEFORE_CONFIG = {TOKENIZER, CORPUS, LOCK}
+"""What a run directory may hold before it has a config.toml, which is written last."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The state of a run when it was last saved."""
+
+    tensors: dict[str, Tensor]
+    notes: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,24 +43,48 @@ class Run:
 
     folder: Path
     identity: dict[str, Any]
-    """What must not change under a run: its settings, the corpus and the tokenizer."""
+    """What must not change under a run: its settings and the corpus."""
 
     def save(self, tensors: dict[str, Tensor], notes: Table) -> None:
         save_tensors(self.folder / RESUME, tensors, {**notes, "identity": self.identity})
 
-    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The state of the run when it was last saved, if it was; nothing has been touched where this raises."""
+    def saved(self) -> Saved | None:
+        """The last saved state, if everything belongs to it that should; nothing has been touched where this raises."""
         if not (self.folder / RESUME).exists():
+            if (self.folder / WEIGHTS).exists():
+                raise BadInput(
+                    f"{self.folder} has {WEIGHTS} but no {RESUME}, without which it cannot go on; put it back"
+                )
             return None
-        tensors, notes = load_tensors(self.folder / RESUME)
-        if notes["identity"] != self.identity:
-            what = next(key for key in self.identity if notes["identity"].get(key) != self.identity[key])
-            raise BadInput(
-                f"{self.folder} was trained with another {what}; put that back, or train in a new directory (--out)"
-            )
-        log = self.folder / LOG
-        if not log.exists() or log.stat().st_size < notes["log_size"]:
+        saved = Saved(*self._belonging(RESUME))
+        log, size = self.folder / LOG, saved.notes["log_size"]
+        if not log.exists() or log.stat().st_size < size:
             raise BadInput(f"{log} is shorter than when {RESUME} was saved; put back the whole log")
+        self._check_weights(saved.notes["progress"])
+        return saved
+
+    def _check_weights(self, progress: Table) -> None:
+        """The best weights are those the state knows of, or newer by one epoch: a kill may come between the two."""
+        if not progress["best_epoch"]:
+            return
+        _, notes = self._belonging(WEIGHTS)
+        if notes["epoch"] not in (progress["best_epoch"], progress["epoch"] + 1):
+            raise BadInput(
+                f"{self.folder / WEIGHTS} is of epoch {notes['epoch']}, but the best was epoch "
+                f"{progress['best_epoch']}; put back the right file"
+            )
+
+    def _belonging(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        path = self.folder / name
+        if not path.exists():
+            raise BadInput(f"{path} is missing; put it back, or train in a new directory")
+        tensors, notes = load_tensors(path)
+        theirs = notes.get("identity", {})
+        for key, mine in self.identity.items():
+            if theirs.get(key) != mine:
+                raise BadInput(
+                    f"{path} was made with another {key}; put that back, or train in a new directory (--out)"
+                )
         return tensors, notes
 
 
@@ -67,14 +100,34 @@ def open_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[Run]:
             raise BadInput(f"another process is training in {folder}; wait for it or choose another --out") from error
         _check_place(folder, settings)
         if not (folder / CONFIG).exists():
-            corpus.tokenizer.save(folder)
-            write_text(folder / CONFIG, to_toml(settings))
+            _create(folder, settings, corpus)
         elif Tokenizer.load(folder).to_json() != corpus.tokenizer.to_json():
             raise BadInput(
                 f"{folder / TOKENIZER} is not the tokenizer of the corpus {corpus.recipe.source!r}; "
                 "put it back, or train in a new directory (--out)"
             )
-        yield Run(folder, {"settings": to_toml(settings), "corpus": corpus.digest})
+        yield Run(folder, {"settings": to_toml(without_source(settings)), "corpus": corpus.digest})
+
+
+def _create(folder: Path, settings: Table, corpus: Corpus) -> None:
+    corpus.tokenizer.save(folder)
+    place = {"folder": str((corpus.folder or Path()).resolve()), "digest": corpus.digest}
+    write_text(folder / CORPUS, to_toml({"corpus": place}))
+    write_text(folder / CONFIG, to_toml(settings))
+
+
+def corpus_of(folder: Path) -> Corpus:
+    """The corpus that a run was trained on, from where it was then."""
+    place = read_toml(folder / CORPUS).get("corpus", {})
+    corpus = load_corpus(place.get("folder", ""))
+    if corpus.digest != place.get("digest"):
+        raise BadInput(f"{place['folder']} is not the corpus that {folder} was trained on; put that back")
+    return corpus
+
+
+def without_source(settings: Table) -> dict[str, Any]:
+    """Where a text lies may change; what it says may not, and the digest of the corpus sees to that."""
+    return {**settings, "data": {key: value for key, value in settings["data"].items() if key != "source"}}
 
 
 def _check_place(folder: Path, settings: Table) -> None:
@@ -83,13 +136,17 @@ def _check_place(folder: Path, settings: Table) -> None:
     if (folder / CONFIG).exists():
         _check_same(folder, settings)
     elif folder.exists():
-        foreign = [path.name for path in folder.iterdir() if path.name.removesuffix(PARTIAL) not in OURS]
+        foreign = [path.name for path in folder.iterdir() if path.name.removesuffix(PARTIAL) not in BEFORE_CONFIG]
         if foreign:
-            raise BadInput(f"{folder} exists and is not a run: it holds {foreign[0]!r}; name another directory (--out)")
+            raise BadInput(
+                f"{folder} exists and is not a run: it holds {foreign[0]!r} and no {CONFIG}; "
+                "name another directory (--out)"
+            )
 
 
 def _check_same(folder: Path, settings: Table) -> None:
-    there = read_toml(folder / CONFIG)
+    there = without_source({"data": {}, **read_toml(folder / CONFIG)})
+    settings = without_source(settings)
     for section in {**there, **settings}:
         before, now = there.get(section, {}), settings.get(section, {})
         for key in {**before, **now}:

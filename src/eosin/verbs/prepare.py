@@ -18,11 +18,11 @@ DESCRIPTION = """Without a source: the paper's two datasets, word and BPE, from 
 
 examples:
   eosin prepare
-  eosin prepare my-sentences.txt --tokens word --out data/mine
-  eosin prepare wikitext-103/ --tokens bpe --vocab-size 50000
-  eosin prepare novel.txt --split sentencizer"""
+  eosin prepare my-sentences.txt --tokenization word --out data/mine
+  eosin prepare wikitext-103/ --vocab-size 50000
+  eosin prepare novel.txt --sentences-by sentencizer"""
 
-SETTINGS = ("source", "tokens", "vocab_size", "context", "split", "short", "valid", "test")
+SETTINGS = ("source", "tokenization", "vocab_size", "context", "sentences_by", "short", "valid", "test")
 PAPER = {
     "word": {"train": 78_274, "valid": 8_464, "test": 9_708, "vocabulary": 33_182, "average_length": 24},
     "bpe": {"train": 83_344, "valid": 8_721, "test": 10_156, "vocabulary": 19_483, "average_length": 28},
@@ -37,13 +37,15 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         help="wikitext-2-sentences or wikitext-2 (both bundled), a WikiText folder (wiki.*.tokens or wiki.*.raw), or a "
         "UTF-8 text file with a sentence a line, of which two in twenty are held out for valid and test",
     )
-    verb.add_argument("--tokens", choices=list(TOKENIZATIONS), help="words, or byte-level BPE (default: bpe)")
+    verb.add_argument("--tokenization", choices=list(TOKENIZATIONS), help="words, or byte-level BPE (default: bpe)")
     verb.add_argument(
         "--vocab-size", type=int, metavar="N", help="most entries (default: all words of train and valid; BPE 19483)"
     )
     verb.add_argument("--context", type=int, metavar="K", help="tokens in a context, the paper's k (default: 10)")
     verb.add_argument(
-        "--split", metavar="HOW", help="a sequence is a line (default), or a sentence by: sentencizer, or a spaCy model"
+        "--sentences-by",
+        metavar="HOW",
+        help="a sequence is a line (default), or a sentence of a paragraph as found by: sentencizer, or a spaCy model",
     )
     verb.add_argument(
         "--short",
@@ -57,9 +59,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     given = {key: value for key in SETTINGS if (value := getattr(options, key)) is not None}
-    kinds = [{}] if {"source", "tokens"} & set(given) else [{"tokens": "word"}, {"tokens": "bpe"}]
+    kinds = [{}] if {"source", "tokenization"} & set(given) else [{"tokenization": kind} for kind in PAPER]
     if options.out and len(kinds) > 1:
-        raise BadInput("--out names one corpus, but without a source and --tokens there are two; add --tokens")
+        raise BadInput("--out names one corpus, but without a source there are two; add --tokenization")
     recipes = [build(Recipe, {**given, **kind}, "data") for kind in kinds]
     prepared = {}
     for recipe in recipes:
@@ -76,9 +78,9 @@ def statistics_table(prepared: dict[str, Corpus]) -> str:
     for folder, corpus in prepared.items():
         rows.append((folder, corpus.statistics))
         if corpus.recipe.source == BUNDLED[0]:
-            rows.append(("  the paper's", PAPER[corpus.recipe.tokens]))
+            rows.append(("  the paper's", PAPER[corpus.recipe.tokenization]))
     wide = max(len(name) for name, _ in rows)
-    names = ("train", "valid", "test", "|V|", "avg. len", "longest", "<unk>")
+    names = ("train", "valid", "test", "|V|", "avg. len", "longest", "<unk>", "dropped")
     return "\n".join([" ".join([" " * wide, *(f"{name:>9}" for name in names)]), *(_row(*row, wide) for row in rows)])
 
 
@@ -86,5 +88,5 @@ def _row(name: str, statistics: dict[str, Any], wide: int) -> str:
     cells = [f"{statistics[key]:9,}" for key in ("train", "valid", "test", "vocabulary")]
     cells.append(f"{statistics['average_length']:9.1f}")
     if "longest" in statistics:
-        cells += [f"{statistics['longest']:9,}", f"{statistics['unknown']:9.1%}"]
+        cells += [f"{statistics['longest']:9,}", f"{statistics['unknown']:9.1%}", f"{statistics['dropped']:9,}"]
     return " ".join([f"{name:{wide}}", *cells])

@@ -16,9 +16,11 @@ from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG
 from eosin.settings import check_known
 from eosin.text.preparation import open_corpus
-from eosin.training.config import Config, override, read_settings, runs_of, with_setting
+from eosin.training.config import Config, merged, override, read_settings, runs_of
 from eosin.training.events import Event
-from eosin.training.loop import PRECISIONS, Stopped, train
+from eosin.training.loop import Stopped, train
+from eosin.training.run import corpus_of
+from eosin.training.trainer import PRECISIONS
 
 DESCRIPTION = """SETTINGS is a TOML file, the name of one that comes with Eosin (word-tanh-softmax, bpe-lstm-st-1e-3,
 ...), or the directory of a run to go on with. The corpus is prepared first if it is not there yet.
@@ -39,7 +41,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting; may be repeated"
     )
-    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: as before, or cuda)")
     verb.add_argument(
         "--precision",
         choices=["auto", *PRECISIONS],
@@ -63,13 +65,16 @@ def _positive(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    path = settings_file(options.settings)
-    runs = planned(path, options)
+    runs = planned(options)
     if options.dry_run:
         print(json.dumps({str(folder): config.given for folder, config in runs.items()}, indent=2))
         return
     results = {str(folder): _train(config, folder, options) for folder, config in runs.items()}
     print(json.dumps(results) if options.json else perplexities(results))
+
+
+def is_run(name: str) -> bool:
+    return Path(name).is_dir()
 
 
 def settings_file(name: str) -> Path:
@@ -88,22 +93,24 @@ def settings_file(name: str) -> Path:
     return bundled[path.stem]
 
 
-def planned(path: Path, options: argparse.Namespace) -> dict[Path, Config]:
+def planned(options: argparse.Namespace) -> dict[Path, Config]:
     """The runs of a settings file, each with its directory."""
+    path = settings_file(options.settings)
     table = read_settings(path)
     for assignment in options.set:
         table = override(table, assignment)
     if options.seed is not None:
-        table = with_setting(table, "training", "seed", options.seed)
+        table = merged(table, {"training": {"seed": options.seed}})
     if options.data is not None:
-        table = with_setting(table, "data", "source", options.data)
+        table = merged(table, {"data": {"source": options.data}})
     seed = f"-seed-{options.seed}" if options.seed else ""
-    usual = path.parent if path.name == CONFIG else Path("runs") / (path.stem + seed)
+    usual = path.parent if is_run(options.settings) else Path("runs") / (path.stem + seed)
     return {(options.out or usual) / label: Config.of(settings) for label, settings in runs_of(table).items()}
 
 
 def _train(config: Config, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    corpus = open_corpus(config.data)
+    known = is_run(options.settings) and options.data is None
+    corpus = corpus_of(Path(options.settings)) if known else open_corpus(config.data)
     out = sys.stderr if options.json else sys.stdout
     tqdm.write(f"{folder}: {len(corpus.train):,} sentences, vocabulary {corpus.tokenizer.vocab_size:,}", file=out)
     requested: list[int] = []
@@ -111,7 +118,7 @@ def _train(config: Config, folder: Path, options: argparse.Namespace) -> dict[st
         number: signal.signal(number, lambda n, _: requested.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        return train(
+        result = train(
             config,
             corpus,
             folder,
@@ -123,6 +130,9 @@ def _train(config: Config, folder: Path, options: argparse.Namespace) -> dict[st
             stopping=lambda: bool(requested),
             show=True,
         )
+        if requested:
+            raise Stopped
+        return result
     except OSError as error:
         raise BadInput(f"{error}; {folder} is as it was last saved, and the same command goes on with it") from error
     except Stopped:

@@ -1,4 +1,4 @@
-"""What training minimises and what validation reports: the negative log-likelihood of continuations, <eos> included."""
+"""How good a model is: the likelihood of continuations, <eos> included, and its perplexity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eosin.models.language_model import NeuralLM
+from eosin.decoding.decode import evaluating
+from eosin.interfaces import LanguageModel
 from eosin.text.batching import Batch, batches, in_order
 from eosin.text.corpus import Split
 
@@ -38,22 +39,24 @@ class Likelihood:
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
 
-def negative_log_likelihood(model: NeuralLM, batch: Batch) -> Float[Tensor, ""]:
+def negative_log_likelihood(model: LanguageModel, batch: Batch) -> Float[Tensor, ""]:
     """Summed over the tokens of the continuations."""
-    return -model.log_probs(batch.prefix, batch.continuation, batch.wanted).sum(dtype=torch.float64)
+    if hasattr(model, "log_probs"):  # of some tokens only
+        log_probs = model.log_probs(batch.prefix, batch.continuation, batch.wanted)
+    else:
+        log_probs = model.score(batch.prefix, batch.continuation)[batch.wanted]
+    return -log_probs.sum(dtype=torch.float64)
 
 
 def evaluate(
-    model: NeuralLM,
+    model: LanguageModel,
     split: Split,
     device: torch.device,
     progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
 ) -> Likelihood:
     """The likelihood of a split under a model without dropout."""
-    total, was_training = Likelihood(), model.training
-    model.eval()
-    with torch.inference_mode():
+    total = Likelihood()
+    with evaluating(model), torch.inference_mode():
         for batch in progress(batches(split, in_order(split.lengths, EVALUATED_TOGETHER))):
             total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
-    model.train(was_training)
     return total

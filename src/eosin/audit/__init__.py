@@ -1,0 +1,1 @@
+"""Audits: how often decoding does not end, why, and how sure that is."""

@@ -1,0 +1,144 @@
+"""One model being trained: what a step does, and all that has to be kept to take the next one elsewhere.
+
+What step n does is decided by the settings, the corpus and n: batches and dropout come from seeds derived of the seed
+and the number of the epoch or step. So a state is weights, Adam's moments and a few numbers, and a run that was killed
+ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from eosin.audit.quality import Likelihood, negative_log_likelihood
+from eosin.errors import BadInput
+from eosin.models.checkpoint import copy_into
+from eosin.text.batching import Batch, Plan, shuffled
+from eosin.text.corpus import Corpus
+from eosin.training.config import Config
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass
+class Progress:
+    """How far training is. All of it goes into the saved state."""
+
+    rate: float
+    epoch: int = 0
+    """Epochs that are over, validation included."""
+    batch: int = 0
+    """Batches of the present epoch that are over."""
+    step: int = 0
+    best_loss: float | None = None
+    """Of validation."""
+    best_epoch: int = 0
+    stalled: int = 0
+    """Epochs since then."""
+    of_epoch: Likelihood = field(default_factory=Likelihood)
+    since_event: Likelihood = field(default_factory=Likelihood)
+    seconds: float = 0.0
+
+    @classmethod
+    def from_notes(cls, notes: dict[str, Any]) -> Progress:
+        parts = {key: Likelihood(**notes[key]) for key in ("of_epoch", "since_event")}
+        return cls(**{**notes, **parts})
+
+
+class Trainer:
+    """A model, its optimiser and how far they are."""
+
+    def __init__(self, config: Config, corpus: Corpus, device: torch.device, precision: str = "float32"):
+        self.settings = config.training
+        self.corpus = corpus
+        self.device = device
+        self.architecture = config.architecture(corpus.tokenizer.vocab_size)
+        self.model = self.architecture.build(derived_seed(self.settings.seed, "weights", 0)).to(device).train()
+        self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.optimizer = torch.optim.Adam(self.trained.values(), lr=self.settings.learning_rate, fused=True)
+        self.dtype = PRECISIONS[precision]
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
+        self.progress = Progress(rate=self.settings.learning_rate)
+
+    def plan(self) -> Plan:
+        """Which sentences make each batch of the present epoch."""
+        seed = derived_seed(self.settings.seed, "order", self.progress.epoch)
+        return shuffled(self.corpus.train.lengths, self.settings.batch, seed)
+
+    def learn(self, batch: Batch) -> tuple[Likelihood, float]:
+        """One step of gradient descent: the likelihood before it, and the norm of the gradient."""
+        dropout_seed = derived_seed(self.settings.seed, "dropout", self.progress.step)
+        mixed = torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32)
+        with seeded(dropout_seed, self.device), mixed:
+            total = negative_log_likelihood(self.model, batch.to(self.device))
+        self.optimizer.zero_grad()
+        self.scaler.scale(total / batch.tokens).backward()  # type: ignore[no-untyped-call]
+        self.scaler.unscale_(self.optimizer)
+        norm = self._clip()
+        likelihood = Likelihood(float(total.detach()), batch.tokens)
+        self._check(likelihood.loss, norm)
+        self.optimizer.param_groups[0]["lr"] = self.progress.rate
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self._count(likelihood)
+        return likelihood, norm
+
+    def _clip(self) -> float:
+        norm = get_total_norm([p.grad for p in self.trained.values() if p.grad is not None])
+        if norm > self.settings.clip:
+            clip_grads_with_norm_(self.trained.values(), self.settings.clip, norm)
+        return float(norm)
+
+    def _check(self, loss: float, norm: float) -> None:
+        """A step with a gradient that is no number would spoil the weights; a scaler leaves such steps out itself."""
+        if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaler.is_enabled()):
+            raise BadInput(
+                f"the loss is {loss} and the norm of its gradient {norm} at step {self.progress.step + 1}: "
+                "choose a smaller learning_rate"
+            )
+
+    def _count(self, likelihood: Likelihood) -> None:
+        progress = self.progress
+        progress.step += 1
+        progress.batch += 1
+        progress.of_epoch += likelihood
+        progress.since_event += likelihood
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors: dict[str, Tensor] = {f"model.{name}": parameter for name, parameter in self.trained.items()}
+        for name, parameter in self.trained.items():
+            moments = self.optimizer.state.get(parameter, {})
+            tensors |= {f"adam.{key}.{name}": value for key, value in moments.items()}
+        return tensors, {"progress": asdict(self.progress), "scaler": self.scaler.state_dict()}
+
+    def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        self.progress = Progress.from_notes(notes["progress"])
+        if notes["scaler"]:
+            self.scaler.load_state_dict(notes["scaler"])
+        copy_into(self.trained, {name: tensors[f"model.{name}"] for name in self.trained})
+        for name, parameter in self.trained.items():
+            keys = [key for key in ("step", *MOMENTS) if f"adam.{key}.{name}" in tensors]
+            if keys:
+                self.optimizer.state[parameter] = {key: tensors[f"adam.{key}.{name}"].to(self.device) for key in keys}
+
+
+def derived_seed(seed: int, purpose: str, number: int) -> int:
+    digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torch draws from this seed inside, and goes on as if nothing had been outside."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

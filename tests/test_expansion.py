@@ -1,0 +1,89 @@
+"""Expansions: the value and derivative of the cell, and a remainder that nothing exceeds."""
+
+import pytest
+import torch
+from members import neural
+from torch.testing import assert_close
+
+from eosin.models.language_model import CORES
+from eosin.models.recurrent import Recurrent
+from eosin.theory.expansion import Expansion
+
+RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
+WIDTH = 6
+
+
+def core_of(name: str, gain: float = 3.0, layers: int = 2):
+    return neural(name, "softmax", width=WIDTH, layers=layers, gain=gain).core
+
+
+def split(core, state):
+    return tuple(state.split(WIDTH))
+
+
+def step(core, inputs, state):
+    return torch.cat(core.next_memory(inputs, split(core, state)))
+
+
+def some_state(core, seed: int = 0):
+    size = len(core.layers) * core.tensors_per_layer * WIDTH
+    return torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * 0.7
+
+
+def expanded(core, inputs, centre, radius):
+    parts = Expansion.around(centre, radius)
+    count = len(centre) // WIDTH
+    return core.next_memory(inputs, tuple(parts[i * WIDTH : (i + 1) * WIDTH] for i in range(count)))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_formula_is_the_core(name: str, layers: int):
+    core = core_of(name, layers=layers)
+    for seed in range(3):
+        inputs, state = torch.randn(WIDTH, dtype=torch.float64), some_state(core, seed)
+        before = core.initial(1)
+        given = type(before)(tuple(part[None] for part in split(core, state)))
+        hidden, after = core(inputs[None, None], given)
+        assert_close(step(core, inputs, state), torch.cat([tensor[0] for tensor in after.tensors]))
+        assert_close(core.next_memory(inputs, split(core, state))[-core.tensors_per_layer], hidden[0, 0])
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_jacobian_is_the_derivative(name: str):
+    core = core_of(name)
+    inputs, centre = torch.randn(WIDTH, dtype=torch.float64), some_state(core)
+    parts = expanded(core, inputs, centre, 0.1)
+    exact = torch.autograd.functional.jacobian(lambda s: step(core, inputs, s), centre)
+    assert_close(torch.cat([part.jacobian for part in parts]), exact)
+    assert_close(torch.cat([part.value for part in parts]), step(core, inputs, centre))
+
+
+@pytest.mark.parametrize("radius", [1e-6, 1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("gain", [0.5, 3.0, 8.0])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_nothing_exceeds_the_remainder(name: str, gain: float, radius: float):
+    core = core_of(name, gain)
+    generator = torch.Generator().manual_seed(1)
+    inputs, centre = torch.randn(WIDTH, dtype=torch.float64, generator=generator), some_state(core)
+    parts = expanded(core, inputs, centre, radius)
+    value, jacobian, remainder = (
+        torch.cat([getattr(part, field) for part in parts]) for field in ("value", "jacobian", "remainder")
+    )
+    # random directions, and those in which single coordinates move most
+    directions = torch.cat([torch.randn(200, len(centre), dtype=torch.float64, generator=generator), jacobian])
+    for direction in directions:
+        for length in (radius, 0.5 * radius):
+            e = direction / direction.norm() * length
+            error = step(core, inputs, centre + e) - value - jacobian @ e
+            assert (error.abs() <= remainder + 1e-14).all()
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_remainder_is_of_second_order(name: str):
+    core = core_of(name)
+    inputs, centre = torch.randn(WIDTH, dtype=torch.float64), some_state(core)
+    sizes = [
+        torch.cat([part.remainder for part in expanded(core, inputs, centre, radius)]).norm() for radius in (1e-4, 1e-5)
+    ]
+    assert float(sizes[0] / sizes[1]) == pytest.approx(100, rel=0.01)

@@ -1,0 +1,79 @@
+"""Records: what is written is what is read, shards add up to the whole, a cut line is no record."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eosin.audit.record import CAUSES, SMALLEST_HASHES, Counts, Outcomes, Record, pooled, read_records
+from eosin.errors import BadInput
+
+
+def counts_of(outcomes: list[tuple[int, str]], start: int = 0) -> Counts:
+    """Counts of contexts of which each has a length and a cause."""
+    return Counts(
+        contexts=len(outcomes),
+        tokens=sum(length for length, _ in outcomes),
+        ended=Counter(length for length, cause in outcomes if cause == "eos"),
+        causes=Counter(cause for _, cause in outcomes),
+        periods=Counter(2 for _, cause in outcomes if cause == "looping"),
+        ngrams=Counter({1: sum(length for length, _ in outcomes)}),
+        repeated=Counter({1: len(outcomes)}),
+        hashes=tuple(sorted({hash((length, cause)) % 2**64 for length, cause in outcomes})),
+        outcomes=(Outcomes(start, tuple(cause != "eos" for _, cause in outcomes)),),
+    )
+
+
+OUTCOMES = st.lists(st.tuples(st.integers(1, 30), st.sampled_from(CAUSES)), min_size=1, max_size=40)
+
+
+@given(outcomes=OUTCOMES)
+def test_written_is_read(outcomes: list[tuple[int, str]]):
+    record = Record({"decoder": "greedy", "seed": 3}, counts_of(outcomes))
+    line = record.written()
+    assert "\n" not in line
+    again = Record.read(line)
+    assert again == record
+    assert again.written() == line
+
+
+@given(outcomes=OUTCOMES, cut=st.integers(0, 40))
+def test_shards_add_up_in_any_order(outcomes: list[tuple[int, str]], cut: int):
+    cut = min(cut, len(outcomes) - 1)
+    parts = [(0, outcomes[:cut]), (cut, outcomes[cut:])] if cut else [(0, outcomes)]
+    records = [Record({"model": "m", "shard": str(i)}, counts_of(part, start)) for i, (start, part) in enumerate(parts)]
+    whole = counts_of(outcomes)
+    for order in (records, records[::-1]):
+        (sum_of_parts,) = pooled(order)
+        found = sum_of_parts.counts
+        assert found.unended == whole.unended
+        assert (found.contexts, found.tokens, found.hashes) == (whole.contexts, whole.tokens, whole.hashes)
+        assert (found.ended, found.causes, found.periods) == (whole.ended, whole.causes, whole.periods)
+        assert [found.ratio(limit) for limit in range(32)] == [whole.ratio(limit) for limit in range(32)]
+
+
+def test_other_questions_are_not_added():
+    records = [Record({"model": "m", "seed": seed, "shard": "0"}, counts_of([(1, "eos")])) for seed in (0, 1, 0)]
+    assert [r.counts.contexts for r in pooled(records)] == [2, 1]
+
+
+def test_different_completions_are_estimated_where_there_are_many():
+    generator = random.Random(0)
+    for many in (10, SMALLEST_HASHES - 1, 50_000):
+        hashes = {generator.getrandbits(64) for _ in range(many)}
+        shards = [tuple(sorted(h for h in hashes if h % 3 == i)[:SMALLEST_HASHES]) for i in range(3)]
+        total = sum((Counts(hashes=shard) for shard in shards), Counts())
+        assert total.different == pytest.approx(many, rel=0 if many < SMALLEST_HASHES else 0.15)
+
+
+def test_a_cut_line_is_no_record_and_a_broken_one_is_an_error(tmp_path: Path):
+    record = Record({"decoder": "greedy"}, counts_of([(3, "eos"), (9, "limit")]))
+    path = tmp_path / "records.jsonl"
+    path.write_text(record.written() + "\n" + record.written()[:50], encoding="utf-8")
+    assert list(read_records(path)) == [record]
+    path.write_text(record.written() + "\n{}\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"line 2 of .* is not a record"):
+        list(read_records(path))
