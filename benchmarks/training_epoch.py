@@ -18,11 +18,12 @@ from pathlib import Path
 
 import torch
 
+from eosin.audit.quality import EVALUATED_TOGETHER, negative_log_likelihood
 from eosin.text.batching import Batch, gather
 from eosin.text.corpus import Recipe, load_corpus
 from eosin.text.preparation import prepare
 from eosin.training.config import Config
-from eosin.training.loop import Trainer
+from eosin.training.trainer import Trainer
 
 GATES = {"tanh": 1, "gru": 3, "lstm": 4}
 LAYERS, WIDTH = 2, 256
@@ -91,7 +92,11 @@ def measure(core: str, head: str, data: Path, count: int) -> tuple[float, float]
     for rows, batch in zip(plan, sample, strict=False):
         whole += timed(lambda rows=rows: trainer.learn(gather(corpus.train, rows)))
         bare += timed(lambda batch=batch: products.run(batch))
-    trainer.learn(gather(corpus.train, corpus.train.lengths.argsort()[-trainer.settings.batch :]))  # for peak memory
+    # for peak memory: the longest sentences in training, and in evaluation
+    longest = corpus.train.lengths.argsort()
+    trainer.learn(gather(corpus.train, longest[-trainer.settings.batch :]))
+    with torch.inference_mode():
+        negative_log_likelihood(trainer.model, gather(corpus.train, longest[-EVALUATED_TOGETHER:]))
     tokens = sum(batch.tokens for batch in sample)
     epoch = whole / tokens * int(corpus.train.lengths.sum())
     return epoch / 60, whole / bare

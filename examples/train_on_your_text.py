@@ -1,4 +1,6 @@
-"""From a text file to the question: does it stop? Two small models on the same sentences, with and without the cure.
+"""From a text file to a run directory to the question: does it stop? Two small models, with and without the cure.
+
+On so little text both end at once, mostly with a full stop; a model shows loops when it has learnt more.
 
 python examples/train_on_your_text.py [FILE]        a sentence a line; without a file, part of WikiText-2
 """
@@ -43,7 +45,7 @@ def main(text: Path | None = None) -> None:
             share = 1 - float(completions.terminated.double().mean())
             print(f"{head['kind']:18} test perplexity {result['test_perplexity']:8.1f}, not ended: {share:4.0%}")
             longest = max(completions.tokens, key=len)
-            print(f"   the longest completion has {len(longest)} tokens: {corpus.tokenizer.decode(longest[:16])} ...")
+            print(f"   the longest completion, {len(longest)} long: {corpus.tokenizer.decode(longest[:16])} ...")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,7 +157,7 @@ BAD = {
         ["prepare", "text.txt", "--tokenization", "word", "--vocab-size", "2"],
         "must exceed the 4 special tokens",
     ),
-    "context": (["prepare", "text.txt", "--context", "0"], "context must be at least 1, got 0"),
+    "context": (["prepare", "text.txt", "--context", "0"], "context must lie between 1 and 10000, got 0"),
     "two corpora, one place": (["prepare", "--out", "here"], "--out names one corpus"),
     "unwritable": (["prepare", "text.txt", "--out", "settings.toml/x"], "Not a directory"),
     "another corpus": (["prepare", "text.txt", "--tokenization", "bpe", "--out", "data/there"], "holds another corpus"),
@@ -178,6 +179,12 @@ BAD = {
     ),
     "not a folder": (["train", "settings.toml", "--out", "text.txt"], "is a file"),
     "a foreign folder": (["train", "settings.toml", "--out", "data"], "exists and is not a run"),
+    "not UTF-8": (["prepare", "\udcff.txt"], "is not UTF-8: rename it"),
+    "another device": (["train", "settings.toml", "--device", "meta"], "device 'meta' cannot be used"),
+    "too many words": (["prepare", "text.txt", "--vocab-size", "9" * 26], "vocab_size must lie between"),
+    "a folder of runs": (["train", "sweep"], "name one of the runs in it"),
+    "a fixed setting": (["train", "settings.toml", "--set", "output.vocab_size=7"], "follows from the corpus"),
+    "damaged config": (["train", "settings.toml", "--out", "damaged"], "damaged: core should be a section, and is 3"),
     "float16": (["train", "settings.toml", "--precision", "float16"], "float16 needs CUDA"),
     "device": (["train", "settings.toml", "--out", "x", "--device", "cuda"], "device 'cuda' cannot be used"),
 }
@@ -194,6 +201,10 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, place: Path, capsys: p
     Path("base.toml").write_text('base = "nowhere.toml"', encoding="utf-8")
     assert run("prepare", "text.txt", "--tokenization", "word", "--out", "data/there") == 0
     assert run("train", "settings.toml", "--out", "done", "--set", "training.epochs=1") == 0
+    Path("sweep").mkdir()
+    shutil.copytree("done", "sweep/one")
+    shutil.copytree("done", "damaged")
+    Path("damaged/config.toml").write_text("core = 3", encoding="utf-8")
     capsys.readouterr()
     before = files(place)
     if case == "device" and __import__("torch").cuda.is_available():
@@ -209,10 +220,22 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, place: Path, capsys: p
     assert all(name.startswith("data/text-") for name in after.keys() - before.keys())  # at most the corpus of the text
 
 
-@pytest.mark.parametrize("arguments", [["tran"], ["train"], ["train", "a", "--treads", "2"], []])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tran"],
+        ["train"],
+        ["train", "a", "--treads", "2"],
+        [],
+        ["train", "a", "--threads", "0"],
+        ["train", "a", "--save-every", "nan"],
+    ],
+)
 def test_usage_errors_exit_with_2_too(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(*arguments) == 2
-    assert "usage: eosin" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("eosin")
+    assert "--help" in line
 
 
 def start(*arguments: str, **more: object) -> subprocess.Popen[str]:
@@ -262,7 +285,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(place: Path):
     _, error = full.communicate(timeout=60)
     assert full.returncode == 2
     assert len(error.splitlines()) == 1
-    assert "run is as it was last saved, and the same command goes on with it" in error
+    assert "File too large: 'run/resume.safetensors'" in error
     there = {path.name for path in (place / "run").iterdir()} - {"tensorboard"}
     assert there == {"config.toml", "corpus.toml", "lock", "log.jsonl", "tokenizer.json"}
     assert run("train", "settings.toml", "--out", "run") == 0

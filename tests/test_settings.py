@@ -59,21 +59,24 @@ def test_a_resolved_config_resolves_to_itself():
         ({"core": {"kind": ["tanh"]}}, "['tanh'] is not a kind of core"),
         ({"data": {"tokenization": "bytes"}}, "'bytes' is not a tokenization; there are word, bpe"),
         ({"data": {"contxt": 3}}, "did you mean 'context'?"),
-        ({"data": {"context": 0}}, "[data] context must be at least 1, got 0"),
-        ({"data": {"vocab_size": -1}}, "[data] vocab_size must be positive"),
+        ({"data": {"context": 0}}, "[data] context must lie between 1 and 10000, got 0"),
+        ({"data": {"vocab_size": -1}}, "[data] vocab_size must lie between 1 and 10000000"),
         ({"output": {"tyed": True}}, "not a setting of [output]; did you mean 'tied'?"),
         ({"output": {"tied": 1}}, "[output] tied must be true or false, got 1"),
         ({"core": {"kind": "tanh", "width": 1.5}}, "[core] width must be a whole number, got 1.5"),
         ({"core": {"kind": "tanh", "width": True}}, "[core] width must be a whole number, got True"),
-        ({"core": {"kind": "tanh", "width": 0}}, "[core] width must be at least 1, got 0"),
+        ({"core": {"kind": "tanh", "width": 0}}, "[core] width must lie between 1 and 65536, got 0"),
         ({"core": {"kind": "tanh", "dropout": 1}}, "[core] dropout must lie in [0, 1), got 1.0"),
         (
             {"head": {"kind": "non-monotonic", "epsilon": 0}},
             "[head] epsilon must lie strictly between 0 and 1, got 0.0",
         ),
         ({"training": {"batch": 0}}, "[training] batch must be at least 1, got 0"),
-        ({"training": {"learning_rate": -1e-3}}, "[training] learning_rate must be positive, got -0.001"),
+        ({"training": {"learning_rate": -1e-3}}, "[training] learning_rate must be positive and finite, got -0.001"),
         ({"training": {"anneal": 2}}, "[training] anneal must be at most 1"),
+        ({"core": {"kind": "lstm", "width": 10**12}}, "[core] width must lie between 1 and 65536"),
+        ({"data": {"context": 10**12}}, "[data] context must lie between 1 and 10000"),
+        ({"training": {"learning_rate": float("inf")}}, "must be positive and finite, got inf"),
         ({"training": 3}, "[training] must be a section, got training = 3"),
     ],
 )
@@ -202,3 +205,10 @@ def test_a_prepared_corpus_must_not_contradict_the_settings(tmp_path: Path):
     assert Config.of({**SMALLEST, "data": {"source": "x"}}).resolved(corpus)["data"]["tokenization"] == "word"
     with pytest.raises(BadInput, match=r"data\.tokenization is 'bpe' in the settings, but .* with 'word'"):
         Config.of({**SMALLEST, "data": {"tokenization": "bpe"}}).resolved(corpus)
+    with pytest.raises(BadInput, match=r"output\.eos_id follows from the corpus: it is 2, not 9"):
+        Config.of({**SMALLEST, "output": {"eos_id": 9}}).resolved(corpus)
+
+
+def test_a_corpus_that_is_passed_in_is_the_one_that_is_written_down(tmp_path: Path):
+    corpus = small_corpus(tmp_path, count=60)
+    assert Config.of(SMALLEST).resolved(corpus)["data"] == asdict(corpus.recipe)

@@ -331,6 +331,30 @@ def bad(tmp_path: Path, lines: list[str] | bytes, **settings: object) -> str:
 
 
 @KINDS
+def test_a_folder_that_is_empty_may_be_filled_and_another_may_not(tmp_path: Path, tokens: str):
+    text = str(write_lines(tmp_path / "text.txt", SENTENCES[:60]))
+    (tmp_path / "empty").mkdir()
+    prepare(Recipe(text, tokens), tmp_path / "empty")
+    load_corpus(tmp_path / "empty")
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a").touch()
+    with pytest.raises(BadInput, match="exists and is not a prepared corpus"):
+        prepare(Recipe(text, tokens), tmp_path / "letters")
+
+
+def test_the_same_text_by_another_path_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "text.txt", SENTENCES[:60])
+    first = prepare(Recipe("text.txt"), Path("out"))
+    assert prepare(Recipe(str(tmp_path / "text.txt")), Path("out")).digest == first.digest
+
+
+def test_the_longest_sentence_is_counted_without_padding(tmp_path: Path):
+    text = str(write_lines(tmp_path / "text.txt", ["a b", "a b c"] * 30))
+    assert prepare(Recipe(text, "word"), tmp_path / "out").statistics["longest"] == 3
+
+
+@KINDS
 @pytest.mark.parametrize("empty", [b"", b"\n\n  \n"])
 def test_an_empty_text(tmp_path: Path, tokens: str, empty: bytes):
     assert "there is no sentence for train" in bad(tmp_path, empty, tokenization=tokens)
@@ -351,8 +375,9 @@ def test_not_utf8(tmp_path: Path, tokens: str):
 @KINDS
 @pytest.mark.parametrize("word", ["<eos>", "<pad>", "<bos>", "end<eos>end"])
 def test_a_special_token_in_the_text(tmp_path: Path, tokens: str, word: str):
-    said = bad(tmp_path, [*SENTENCES[:60], f"here is {word} now"], tokenization=tokens)
-    assert "contains '<" in said
+    said = bad(tmp_path, [*SENTENCES[:60], "", f"here is {word} now"], tokenization=tokens)
+    assert "line 62 of" in said
+    assert f"here is {word} now" in said
     assert "which is a special token" in said
 
 
@@ -368,7 +393,7 @@ def test_special_words_that_are_no_tokens_are_words(tmp_path: Path):
         ({"tokenization": "word", "vocab_size": 4}, "vocab_size must exceed the 4 special tokens, got 4"),
         ({"tokenization": "word", "vocab_size": 1}, "vocab_size must exceed the 4 special tokens, got 1"),
         ({"tokenization": "bpe", "vocab_size": 100}, "vocab_size must be at least 260 for BPE"),
-        ({"short": "drop", "context": 400}, "no sequence of train"),
+        ({"short": "drop", "context": 400}, "no sequence for train"),
         ({"sentences_by": "no_such_model"}, "an installed spaCy model, got 'no_such_model'"),
         ({"source": "nowhere.txt"}, "there is no text 'nowhere.txt'"),
         ({"source": "."}, "is not a folder of texts"),
@@ -396,7 +421,7 @@ def test_another_corpus_in_the_folder_is_left_alone(tmp_path: Path):
     with pytest.raises(BadInput, match="holds another corpus: its context is 10, not 5"):
         prepare(Recipe(corpus.recipe.source, "word", context=5), folder)
     write_lines(tmp_path / "text.txt", real_sentences(101))
-    with pytest.raises(BadInput, match="has changed since"):
+    with pytest.raises(BadInput, match="the text has changed"):
         prepare(corpus.recipe, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 

@@ -487,9 +487,9 @@ def test_a_file_of_another_run_is_refused(stopped: Path, corpus: Corpus, tmp_pat
     with pytest.raises(Stopped):
         train(config(training={"seed": 1}), corpus, tmp_path / "other", stopping=lambda: next(asked, None) is None)
     (stopped / name).write_bytes((tmp_path / "other" / name).read_bytes())
-    refused(stopped, corpus, "was made with another settings")
+    refused(stopped, corpus, "belongs to a different run")
     save_tensors(stopped / name, {}, {})
-    refused(stopped, corpus, "was made with another settings")
+    refused(stopped, corpus, "belongs to a different run")
 
 
 def test_old_weights_are_refused(stopped: Path, corpus: Corpus):
@@ -530,7 +530,7 @@ def test_a_changed_corpus_is_refused(stopped: Path, corpus: Corpus, tmp_path: Pa
     folder.mkdir()
     other = small_corpus(folder, count=190, vocab_size=300)
     other = Corpus(corpus.recipe, corpus.tokenizer, other.splits, other.digest)
-    refused(stopped, other, "was made with another corpus")
+    refused(stopped, other, "belongs to a different corpus")
 
 
 def test_a_changed_tokenizer_is_refused(stopped: Path, corpus: Corpus):
@@ -557,6 +557,12 @@ def test_weights_of_another_model_are_refused(stopped: Path):
     notes["model"]["core"]["layers"] = 3
     save_tensors(stopped / "weights.safetensors", tensors, notes)
     with pytest.raises(BadInput, match="belongs to another model"):
+        eosin.load(stopped)
+
+
+def test_a_config_that_is_no_config(stopped: Path):
+    (stopped / "config.toml").write_text("core = 3", encoding="utf-8")
+    with pytest.raises(BadInput, match="core should be a section, and is 3"):
         eosin.load(stopped)
 
 

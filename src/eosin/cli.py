@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import eosin
 from eosin.errors import BadInput
@@ -18,28 +19,38 @@ VERBS = {
 """Each is a module of eosin.verbs with a DESCRIPTION, `add_options` and `run`."""
 
 
+class Parser(argparse.ArgumentParser):
+    """A wrong command line is one line too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb. Bad input is one line on standard error and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser(arguments).parse_args(arguments)
+    verb = next((f" {name}" for name in VERBS if name in arguments), "")
     try:
+        for argument in arguments:
+            argument.encode()
+        options = parser(arguments).parse_args(arguments)
         options.run(options)
+    except UnicodeEncodeError as error:
+        sys.exit(_said(verb, f"{error.object!r} is not UTF-8: rename it", code=2))
     except (BadInput, OSError) as error:
-        sys.exit(_said(options.verb, str(error), code=2))
+        sys.exit(_said(verb, str(error), code=2))
     except KeyboardInterrupt:
-        sys.exit(_said(options.verb, "interrupted", code=128 + signal.SIGINT))
+        sys.exit(_said(verb, "interrupted", code=128 + signal.SIGINT))
 
 
 def _said(verb: str, message: str, code: int) -> int:
-    sys.stderr.write(f"eosin {verb}: {message}\n")
+    sys.stderr.write(f"eosin{verb}: {message}\n")
     return code
 
 
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """All verbs by name; the options of the one that is meant. The others need not be imported."""
-    whole = argparse.ArgumentParser(
-        prog="eosin", description="Does your language model stop? Measure it, prove it, fix it."
-    )
+    whole = Parser(prog="eosin", description="Does your language model stop? Measure it, prove it, fix it.")
     whole.add_argument("--version", action="version", version=f"eosin {eosin.__version__}")
     verbs = whole.add_subparsers(title="verbs", dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():

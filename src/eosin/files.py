@@ -32,9 +32,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         write(partial)
         _flush(partial)
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     _flush(path.parent)
 

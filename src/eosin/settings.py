@@ -45,6 +45,14 @@ def _written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def section(table: Table, name: str, path: Path) -> dict[str, Any]:
+    """A section of a file that a program wrote; empty where there is none."""
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} is damaged: {name} should be a section, and is {found!r}")
+    return found
+
+
 def parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found = inspect.signature(make).parameters
     return {name: it for name, it in found.items() if it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)}

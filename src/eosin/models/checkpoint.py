@@ -15,9 +15,10 @@ from eosin.errors import BadInput
 from eosin.files import load_tensors, save_tensors
 from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES, NeuralLM
-from eosin.settings import Table, build, build_kind, read_toml, resolved, resolved_kind
+from eosin.settings import Table, build, build_kind, read_toml, resolved, resolved_kind, section
 
 CONFIG, WEIGHTS = "config.toml", "weights.safetensors"
+SECTIONS = ("core", "head", "output")
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,12 @@ def load(run: Path | str) -> NeuralLM:
     folder = Path(run)
     if not (folder / CONFIG).is_file():
         raise BadInput(f"{run} is not a run directory: it has no {CONFIG}; `eosin train` makes one")
-    architecture = Architecture.resolve(read_toml(folder / CONFIG))
+    table = read_toml(folder / CONFIG)
+    architecture = Architecture.resolve({name: section(table, name, folder / CONFIG) for name in SECTIONS})
     if not (folder / WEIGHTS).is_file():
-        raise BadInput(f"{run} has no {WEIGHTS} yet: its first epoch is not over; go on with: eosin train {run}")
+        raise BadInput(
+            f"{run} has no {WEIGHTS}: its first epoch is not over, or the file was lost; see: eosin train {run}"
+        )
     return restored(folder, architecture)
 
 

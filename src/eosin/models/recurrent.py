@@ -24,10 +24,10 @@ class Recurrent(nn.Module):
 
     def __init__(self, width: int = 256, layers: int = 2, dropout: float = 0.0, learned_start: bool = False):
         super().__init__()
-        if width < 1:
-            raise ValueError(f"width must be at least 1, got {width}")
-        if layers < 1:
-            raise ValueError(f"layers must be at least 1, got {layers}")
+        if not 1 <= width <= 65_536:
+            raise ValueError(f"width must lie between 1 and 65536, got {width}")
+        if not 1 <= layers <= 1_000:
+            raise ValueError(f"layers must lie between 1 and 1000, got {layers}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         self.width = width

@@ -20,7 +20,7 @@ from torch import Tensor
 from eosin.errors import BadInput
 from eosin.files import digest_of, load_tensors
 from eosin.interfaces import Prefix
-from eosin.settings import build, check_known, read_toml
+from eosin.settings import build, check_known, read_toml, section
 from eosin.text.sources import BUNDLED, SPLITS
 from eosin.text.tokenization import BOS_ID, PAD_ID, SPECIAL, TOKENIZATIONS, UNK_ID, Tokenizer
 
@@ -53,10 +53,12 @@ class Recipe:
     def __post_init__(self) -> None:
         check_known(self.tokenization, TOKENIZATIONS, "a tokenization")
         check_known(self.short, ("auto", "pad", "drop"), "a treatment of short sentences")
-        if self.context < 1:
-            raise ValueError(f"context must be at least 1, got {self.context}")
-        if self.vocab_size < 0:
-            raise ValueError(f"vocab_size must be positive, or 0 for the default, got {self.vocab_size}")
+        if not 1 <= self.context <= 10_000:
+            raise ValueError(f"context must lie between 1 and 10000, got {self.context}")
+        if not 0 <= self.vocab_size <= 10_000_000:
+            raise ValueError(
+                f"vocab_size must lie between 1 and 10000000, or be 0 for the default, got {self.vocab_size}"
+            )
 
     @property
     def folder(self) -> Path:
@@ -134,6 +136,11 @@ class Corpus:
         return torch.cat([torch.full((len(words), 1), BOS_ID), words], dim=1)
 
     @property
+    def _least_padding(self) -> int:
+        """Of the contexts; zero as soon as one sentence is as long as a context."""
+        return int((self.train.prefixes == PAD_ID).sum(1).min())
+
+    @property
     def statistics(self) -> dict[str, Any]:
         train = self.train
         real = int((train.tokens != PAD_ID).sum()) - 2 * len(train)
@@ -141,7 +148,7 @@ class Corpus:
             **{name: len(split) for name, split in self.splits.items()},
             "vocabulary": self.tokenizer.vocab_size,
             "average_length": real / len(train),
-            "longest": int(train.lengths.max()) - 1 + self.recipe.context,
+            "longest": int(train.lengths.max()) - 1 + self.recipe.context - self._least_padding,
             "dropped": self.dropped,
             "unknown": float((train.tokens == UNK_ID).sum() / real),
         }
@@ -155,14 +162,15 @@ def load_corpus(folder: Path | str) -> Corpus:
     written = read_toml(folder / DATASET)
     tensors, _ = load_tensors(folder / TOKENS)
     tokenizer = Tokenizer.load(folder)
-    recipe = build(Recipe, written.get("recipe", {}), "recipe")
+    parts = {name: section(written, name, folder / DATASET) for name in ("recipe", "statistics", "digest")}
+    recipe = build(Recipe, parts["recipe"], "recipe")
     digest = corpus_digest(tensors, tokenizer, recipe)
-    if written.get("digest", {}).get("corpus") != digest:
+    if parts["digest"].get("corpus") != digest:
         raise BadInput(f"the files of {folder} do not belong together: one has been altered; prepare the corpus anew")
     splits = {
         split: Split(tensors[f"{split}.tokens"], tensors[f"{split}.offsets"], recipe.context + 1) for split in SPLITS
     }
-    return Corpus(recipe, tokenizer, splits, digest, folder, written["statistics"]["dropped"])
+    return Corpus(recipe, tokenizer, splits, digest, folder, parts["statistics"].get("dropped", 0))
 
 
 def corpus_digest(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe) -> str:

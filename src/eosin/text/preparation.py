@@ -19,8 +19,8 @@ from eosin.errors import BadInput
 from eosin.files import PARTIAL, save_tensors, write_text
 from eosin.settings import read_toml, to_toml
 from eosin.text.corpus import DATASET, TOKENS, Corpus, Recipe, Split, corpus_digest, load_corpus
-from eosin.text.sources import BUNDLED, HELD_OUT, SPLITS, open_source
-from eosin.text.tokenization import BOS_ID, EOS_ID, PAD_ID, TOKENIZATIONS, checked
+from eosin.text.sources import HELD_OUT, SPLITS, Source, open_source
+from eosin.text.tokenization import BOS_ID, EOS_ID, PAD_ID, TOKENIZATIONS
 
 
 def open_corpus(recipe: Recipe) -> Corpus:
@@ -33,11 +33,11 @@ def prepare(recipe: Recipe, folder: Path) -> Corpus:
     """Make a corpus and keep it in a folder, or open the one that is there if it is the same."""
     source = open_source(recipe.source, recipe.valid, recipe.test)
     source_digest = source.digest()
-    if folder.exists():
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         return _same_again(recipe, source_digest, folder)
 
     def sentences(split: str) -> Iterator[str]:
-        return checked(source.sentences(split, recipe.sentences_by), f"{split}, {source.paths[split]}")
+        return source.sentences(split, recipe.sentences_by)
 
     learnt_from = ("train", "valid") if recipe.tokenization == "word" else ("train",)
     text = (sentence for split in learnt_from for sentence in _progress(sentences(split), f"vocabulary from {split}"))
@@ -48,7 +48,7 @@ def prepare(recipe: Recipe, folder: Path) -> Corpus:
         rows = [sequence(ids, recipe.context) for ids in tokenizer.encode(_progress(sentences(split), split))]
         kept = [row for row in rows if not drop or len(row) > recipe.context + 2]
         if not kept:
-            raise BadInput(_nothing_in(split, recipe, drop))
+            raise BadInput(_nothing_in(split, source, recipe.context, drop))
         splits[split], dropped = packed(kept, recipe.context), dropped + len(rows) - len(kept)
     corpus = Corpus(recipe, tokenizer, splits, corpus_digest(tensors_of(splits), tokenizer, recipe), folder, dropped)
     _write(corpus, source_digest, folder)
@@ -66,9 +66,11 @@ def packed(rows: list[Any], context: int) -> Split:
 
 
 def _same_again(recipe: Recipe, source_digest: str, folder: Path) -> Corpus:
+    if not (folder / DATASET).is_file():
+        raise BadInput(f"{folder} exists and is not a prepared corpus; name another folder")
     corpus = load_corpus(folder)
     before, now = asdict(corpus.recipe), asdict(recipe)
-    for key in now:
+    for key in now.keys() - {"source", "valid", "test"}:  # what those say is in the digest
         if before[key] != now[key]:
             raise BadInput(
                 f"{folder} holds another corpus: its {key} is {before[key]!r}, not {now[key]!r}; "
@@ -76,23 +78,24 @@ def _same_again(recipe: Recipe, source_digest: str, folder: Path) -> Corpus:
             )
     if read_toml(folder / DATASET)["digest"].get("source") != source_digest:
         raise BadInput(
-            f"the text of {recipe.source!r} has changed since {folder} was prepared from it; "
+            f"{folder} was prepared from another text than {recipe.source!r} is now: the text has changed; "
             "prepare it in another folder, or remove that one"
         )
     return corpus
 
 
-def _nothing_in(split: str, recipe: Recipe, drop: bool) -> str:
+def _nothing_in(split: str, source: Source, context: int, drop: bool) -> str:
+    path = source.paths[split]
     if drop:
         return (
-            f"no sequence of {split} in {recipe.source!r} is longer than the context of {recipe.context} tokens; "
+            f"no sequence for {split} in {path} is longer than the context of {context} tokens; "
             "choose a smaller context, or pad short sequences (--short pad)"
         )
-    if recipe.source in BUNDLED or recipe.valid or split == "train":
-        return f"there is no sentence for {split} in {recipe.source!r}: the text is empty"
+    if not source.shared or split == "train":
+        return f"there is no sentence for {split} in {path}: the text is empty"
     return (
-        f"{recipe.source!r} is too short: of {HELD_OUT} sentences one goes to valid and one to test, and {split} got "
-        "none; give more text, or valid and test files of their own (--valid, --test)"
+        f"{path} is too short: of {HELD_OUT} sentences one goes to valid and one to test, and {split} got none; "
+        "give more text, or valid and test files of their own (--valid, --test)"
     )
 
 

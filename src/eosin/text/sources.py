@@ -15,6 +15,7 @@ from typing import Any
 
 from eosin.errors import BadInput
 from eosin.files import digest_of_files
+from eosin.text.tokenization import RESERVED
 
 SPLITS = ("train", "valid", "test")
 BUNDLED = ("wikitext-2-sentences", "wikitext-2")
@@ -86,14 +87,26 @@ def read_lines(path: Path, empty: bool = False) -> Iterator[str]:
     number = 0
     try:
         with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):  # noqa: B007 (the number is for the error)
-                words = line.split()
-                if words or empty:
-                    yield " ".join(words)
+            for number, line in enumerate(file, 1):
+                line = " ".join(line.split())
+                check_line(line, number, path)
+                if line or empty:
+                    yield line
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text: after line {number}, {error.reason}; convert it first") from error
     except (lzma.LZMAError, EOFError) as error:
         raise BadInput(f"{path} is not a whole xz file: {error}") from error
+
+
+def check_line(line: str, number: int, path: Path) -> None:
+    """A special token in the text would pass for the real one."""
+    found = RESERVED.search(line)
+    if found:
+        around = line[max(0, found.start() - 30) : found.end() + 30]
+        raise BadInput(
+            f"line {number} of {path} contains {found[0]!r}, which is a special token, in {around!r}; "
+            "write it differently in the text"
+        )
 
 
 def is_heading(line: str) -> bool:

@@ -100,15 +100,3 @@ def bpe_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
 
 PAPER_BPE = 19_483
 TOKENIZATIONS: dict[str, Callable[[Iterable[str], int], Tokenizer]] = {"word": word_tokenizer, "bpe": bpe_tokenizer}
-
-
-def checked(sentences: Iterable[str], where: str) -> Iterator[str]:
-    """The sentences, as long as none has a special token in its text, where it would pass for the real one."""
-    for number, sentence in enumerate(sentences, 1):
-        found = RESERVED.search(sentence)
-        if found:
-            raise BadInput(
-                f"sentence {number} of {where} contains {found[0]!r}, which is a special token; "
-                f"write it differently in the text: {sentence[:60]!r}"
-            )
-        yield sentence

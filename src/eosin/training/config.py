@@ -57,7 +57,7 @@ class Training:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("learning_rate", "clip", "anneal"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
         if self.anneal > 1:
             raise ValueError(f"anneal must be at most 1: the rate never grows, got {self.anneal}")
 
@@ -100,8 +100,11 @@ class Config:
                     f"data.{key} is {value!r} in the settings, but the corpus was prepared with {data[key]!r}; "
                     f"prepare another, or say --set data.{key}={data[key]}"
                 )
-        data["source"] = self.data.source
+        data["source"] = self.data_as_given.get("source", corpus.recipe.source)
         architecture = self.architecture(corpus.tokenizer.vocab_size)
+        for key, value in self.model["output"].items():
+            if architecture.output[key] != value:
+                raise BadInput(f"output.{key} follows from the corpus: it is {architecture.output[key]}, not {value!r}")
         return {"data": data, **architecture.sections, "training": asdict(self.training)}
 
     @property

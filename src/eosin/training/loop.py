@@ -24,6 +24,8 @@ from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
 from eosin.training.run import Run, open_run
 from eosin.training.trainer import PRECISIONS, Trainer
 
+BAR = "{desc} {percentage:3.0f}% {bar:8} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
+
 
 class Stopped(Exception):  # noqa: N818 (not an error)
     """Training was asked to stop and has saved its state."""
@@ -69,7 +71,7 @@ class Session:
         plan = trainer.plan()
         described = f"epoch {progress.epoch + 1}"
         with tqdm(
-            total=len(plan), initial=progress.batch, desc=described, unit="batch", disable=self._hidden, leave=False
+            total=len(plan), initial=progress.batch, desc=described, bar_format=BAR, disable=self._hidden, leave=False
         ) as bar:
             started, tokens = time.monotonic(), 0
             for rows in plan[progress.batch :]:
@@ -94,7 +96,7 @@ class Session:
         """The end of an epoch: keep the weights if they are the best, or else lower the rate."""
         trainer, progress = self.trainer, self.trainer.progress
         valid, trained, rate = self.measure("valid"), progress.of_epoch, progress.rate
-        if not math.isfinite(valid.loss):
+        if not math.isfinite(valid.perplexity):
             raise BadInput(f"the validation loss of epoch {progress.epoch + 1} is {valid.loss}: lower learning_rate")
         progress.epoch, progress.batch, progress.of_epoch = progress.epoch + 1, 0, Likelihood()
         if progress.best_loss is None or valid.loss < progress.best_loss:
@@ -193,6 +195,8 @@ def train(
 
 def chosen_device(name: str) -> torch.device:
     try:
+        if torch.device(name).type not in ("cpu", "cuda"):
+            raise RuntimeError("it is of another kind")
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
@@ -225,4 +229,4 @@ def using_threads(count: int | None) -> Iterator[None]:
 
 
 def _live(likelihood: Likelihood, speed: float) -> str:
-    return f"loss {likelihood.loss:.3f}, perplexity {likelihood.perplexity:.1f}, {speed:,.0f} tokens/s"
+    return f"loss {likelihood.loss:.2f}, ppl {likelihood.perplexity:.1f}, {speed:,.0f} tok/s"

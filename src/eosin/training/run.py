@@ -19,7 +19,7 @@ from torch import Tensor
 from eosin.errors import BadInput
 from eosin.files import PARTIAL, load_tensors, save_tensors, write_text
 from eosin.models.checkpoint import CONFIG, WEIGHTS
-from eosin.settings import Table, read_toml, to_toml
+from eosin.settings import Table, read_toml, section, to_toml
 from eosin.text.corpus import Corpus, load_corpus
 from eosin.text.tokenization import TOKENIZER, Tokenizer
 from eosin.training.events import LOG
@@ -83,7 +83,7 @@ class Run:
         for key, mine in self.identity.items():
             if theirs.get(key) != mine:
                 raise BadInput(
-                    f"{path} was made with another {key}; put that back, or train in a new directory (--out)"
+                    f"{path} belongs to a different {key}; put the right one back, or train in a new directory"
                 )
         return tensors, notes
 
@@ -106,7 +106,7 @@ def open_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[Run]:
                 f"{folder / TOKENIZER} is not the tokenizer of the corpus {corpus.recipe.source!r}; "
                 "put it back, or train in a new directory (--out)"
             )
-        yield Run(folder, {"settings": to_toml(without_source(settings)), "corpus": corpus.digest})
+        yield Run(folder, {"run": to_toml(without_source(settings)), "corpus": corpus.digest})
 
 
 def _create(folder: Path, settings: Table, corpus: Corpus) -> None:
@@ -118,7 +118,7 @@ def _create(folder: Path, settings: Table, corpus: Corpus) -> None:
 
 def corpus_of(folder: Path) -> Corpus:
     """The corpus that a run was trained on, from where it was then."""
-    place = read_toml(folder / CORPUS).get("corpus", {})
+    place = section(read_toml(folder / CORPUS), "corpus", folder / CORPUS)
     corpus = load_corpus(place.get("folder", ""))
     if corpus.digest != place.get("digest"):
         raise BadInput(f"{place['folder']} is not the corpus that {folder} was trained on; put that back")
@@ -145,13 +145,14 @@ def _check_place(folder: Path, settings: Table) -> None:
 
 
 def _check_same(folder: Path, settings: Table) -> None:
-    there = without_source({"data": {}, **read_toml(folder / CONFIG)})
+    table = read_toml(folder / CONFIG)
+    there = without_source({name: section(table, name, folder / CONFIG) for name in ("data", *table)})
     settings = without_source(settings)
-    for section in {**there, **settings}:
-        before, now = there.get(section, {}), settings.get(section, {})
+    for name in {**there, **settings}:
+        before, now = there.get(name, {}), settings.get(name, {})
         for key in {**before, **now}:
             if before.get(key) != now.get(key):
                 raise BadInput(
-                    f"{folder} holds a run with other settings: {section}.{key} is {before.get(key)!r} there and "
+                    f"{folder} holds a run with other settings: {name}.{key} is {before.get(key)!r} there and "
                     f"{now.get(key)!r} here; train in a new directory (--out), or with the settings of that run"
                 )

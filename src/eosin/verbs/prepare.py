@@ -34,8 +34,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "source",
         nargs="?",
-        help="wikitext-2-sentences or wikitext-2 (both bundled), a WikiText folder (wiki.*.tokens or wiki.*.raw), or a "
-        "UTF-8 text file with a sentence a line, of which two in twenty are held out for valid and test",
+        help="wikitext-2-sentences or wikitext-2 (both bundled), a folder with wiki.{train,valid,test}.tokens or .raw, "
+        "or with {train,valid,test}.txt (each also as .xz), or a UTF-8 text file with a sentence a line, of which two "
+        "in twenty are held out for valid and test",
     )
     verb.add_argument("--tokenization", choices=list(TOKENIZATIONS), help="words, or byte-level BPE (default: bpe)")
     verb.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 from importlib.resources import files
@@ -14,12 +15,12 @@ from tqdm import tqdm
 
 from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG
-from eosin.settings import check_known
+from eosin.settings import check_known, section
 from eosin.text.preparation import open_corpus
 from eosin.training.config import Config, merged, override, read_settings, runs_of
 from eosin.training.events import Event
 from eosin.training.loop import Stopped, train
-from eosin.training.run import corpus_of
+from eosin.training.run import RESUME, corpus_of
 from eosin.training.trainer import PRECISIONS
 
 DESCRIPTION = """SETTINGS is a TOML file, the name of one that comes with Eosin (word-tanh-softmax, bpe-lstm-st-1e-3,
@@ -49,18 +50,31 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         help="of the products (default: auto, which is mixed precision on CUDA and float32 elsewhere)",
     )
     verb.add_argument(
-        "--threads", type=_positive, metavar="N", help="CPU threads (default: as many as cores, or as before)"
+        "--threads", type=thread_count, metavar="N", help="CPU threads (default: as many as cores, or as before)"
     )
     verb.add_argument(
-        "--save-every", type=float, default=60.0, metavar="SECONDS", help="how much work a kill may cost (default: 60)"
+        "--save-every",
+        type=seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how much work a kill may cost (default: 60)",
     )
     verb.add_argument("--dry-run", action="store_true", help="only list the runs and what is set")
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+def thread_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 1024, got {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, got {text!r}")
     return number
 
 
@@ -82,7 +96,8 @@ def settings_file(name: str) -> Path:
     path = Path(name)
     if path.is_dir():
         if not (path / CONFIG).is_file():
-            raise BadInput(f"{name} is not a run directory: it has no {CONFIG}")
+            inside = "; name one of the runs in it, or the sweep's file" if any(path.glob(f"*/{CONFIG}")) else ""
+            raise BadInput(f"{name} is not a run directory: it has no {CONFIG}{inside}")
         return path / CONFIG
     if path.is_file():
         return path
@@ -97,13 +112,15 @@ def planned(options: argparse.Namespace) -> dict[Path, Config]:
     """The runs of a settings file, each with its directory."""
     path = settings_file(options.settings)
     table = read_settings(path)
+    written_seed = section(table, "training", path).get("seed", 0)
     for assignment in options.set:
         table = override(table, assignment)
     if options.seed is not None:
         table = merged(table, {"training": {"seed": options.seed}})
     if options.data is not None:
         table = merged(table, {"data": {"source": options.data}})
-    seed = f"-seed-{options.seed}" if options.seed else ""
+    seed = table.get("training", {}).get("seed", 0)
+    seed = "" if seed == written_seed else f"-seed-{seed}"
     usual = path.parent if is_run(options.settings) else Path("runs") / (path.stem + seed)
     return {(options.out or usual) / label: Config.of(settings) for label, settings in runs_of(table).items()}
 
@@ -134,6 +151,8 @@ def _train(config: Config, folder: Path, options: argparse.Namespace) -> dict[st
             raise Stopped
         return result
     except OSError as error:
+        if not (folder / RESUME).is_file():
+            raise
         raise BadInput(f"{error}; {folder} is as it was last saved, and the same command goes on with it") from error
     except Stopped:
         sys.stderr.write(f"eosin train: stopped and saved; the same command goes on with {folder}\n")
@@ -154,13 +173,17 @@ class Console:
             tqdm.write(
                 f"epoch {event['epoch']}: train loss {event['train_loss']:.3f}, valid perplexity "
                 f"{event['valid_perplexity']:.2f} (best in epoch {event['best_epoch']}), "
-                f"rate {event['rate']:.2g}, {event['seconds'] / 60:.1f} minutes so far",
+                f"rate {event['rate']:.2g}, {duration(event['seconds'])} so far",
                 file=self.out,
             )
 
 
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.1f} minutes"
+
+
 def perplexities(results: dict[str, dict[str, Any]]) -> str:
-    wide = max(map(len, results))
+    wide = max(map(len, ("perplexity", *results)))
     lines = [f"{'perplexity':{wide}} {'train':>9} {'valid':>9} {'test':>9}"]
     ranked = sorted(results.items(), key=lambda item: item[1]["valid_perplexity"])
     for folder, result in ranked:
