@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from eosin.audit.quality import EVALUATED_TOGETHER, negative_log_likelihood
+from eosin.auditing.quality import EVALUATED_TOGETHER, negative_log_likelihood
 from eosin.text.batching import Batch, gather
 from eosin.text.corpus import Recipe, load_corpus
 from eosin.text.preparation import prepare

@@ -129,6 +129,29 @@ def test_settings_may_be_called_config(place: Path, capsys: pytest.CaptureFixtur
     assert "runs/config" in capsys.readouterr().out
 
 
+def test_an_audit_of_a_run(place: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("train", "settings.toml", "--out", "run", "--set", "core.width=16") == 0
+    capsys.readouterr()
+    specs = "greedy,nucleus:0.9,temperature=0.7,beam:2,stop=first"
+    arguments = ["audit", "run", "--decoders", specs, "--contexts", "train", "--count", "30", "--max-steps", "40"]
+    assert run(*arguments, "--completions", "completions.jsonl") == 0
+    table = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in table[1:4]] == ["greedy", "nucleus:0.9,temperature=0.7", "beam:2,stop=first"]
+    completions = [json.loads(line) for line in Path("completions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(completions) == 3 * 30
+    before = files(place)
+    assert run(*arguments, "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    for spec, found in summary.items():
+        mine = [each for each in completions if each["decoder"] == spec]
+        assert found["ratio"] == sum(each["cause"] != "eos" for each in mine) / 30
+        assert found["tokens"] == sum(len(each["tokens"]) for each in mine)
+    assert files(place) == before
+    worst = max(each["ratio"] for each in summary.values())
+    assert run(*arguments, "--fail-above", str(worst)) == 0
+    assert run(*arguments, "--fail-above", str(worst - 1e-9)) == 1
+
+
 def test_a_sweep_trains_every_combination(capsys: pytest.CaptureFixture[str]):
     sweep = 'base = "settings.toml"\n[sweep]\n"core.width" = [4, 8]\n"core.kind" = ["tanh", "gru"]\n'
     Path("sweep.toml").write_text(sweep, encoding="utf-8")
@@ -162,6 +185,13 @@ BAD = {
     "unwritable": (["prepare", "text.txt", "--out", "settings.toml/x"], "Not a directory"),
     "another corpus": (["prepare", "text.txt", "--tokenization", "bpe", "--out", "data/there"], "holds another corpus"),
     "a file as corpus": (["prepare", "text.txt", "--out", "text.txt"], "is not a prepared corpus"),
+    "audit of nothing": (["audit", "nowhere"], "nowhere is not a run directory"),
+    "audit of no context": (["audit", "done", "--count", "0"], "--count must be at least 1, got 0"),
+    "audit of no step": (["audit", "done", "--max-steps", "0"], "max_steps must be a whole number from 1"),
+    "audit by no decoder": (["audit", "done", "--decoders", ","], "name at least one decoder"),
+    "audit by a misspelt decoder": (["audit", "done", "--decoders", "gredy"], "did you mean greedy?"),
+    "audit of two": (["audit", "done", "--decoders", "greedy", "--out", "text.txt"], "is not a record of an audit"),
+    "audit to nowhere": (["audit", "done", "--decoders", "greedy", "--out", "text.txt/a"], "'text.txt'"),
     "no such settings": (["train", "nothing.toml"], "there is no settings file nothing.toml"),
     "a misspelt name": (["train", "word-tanh-sofmax"], "did you mean 'word-tanh-softmax'?"),
     "not a run": (["train", "data"], "is not a run directory"),

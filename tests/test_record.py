@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eosin.audit.record import CAUSES, SMALLEST_HASHES, Counts, Outcomes, Record, pooled, read_records
+from eosin.auditing.record import SMALLEST_HASHES, Counts, Outcomes, Record, pooled, read_records
+from eosin.causes import Cause
 from eosin.errors import BadInput
 
 
@@ -27,7 +28,7 @@ def counts_of(outcomes: list[tuple[int, str]], start: int = 0) -> Counts:
     )
 
 
-OUTCOMES = st.lists(st.tuples(st.integers(1, 30), st.sampled_from(CAUSES)), min_size=1, max_size=40)
+OUTCOMES = st.lists(st.tuples(st.integers(1, 30), st.sampled_from(list(Cause))), min_size=1, max_size=40)
 
 
 @given(outcomes=OUTCOMES)

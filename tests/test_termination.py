@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eosin.audit.termination import (
+from eosin.auditing.termination import (
     Ratio,
     across_initialisations,
     compare,

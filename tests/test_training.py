@@ -16,7 +16,7 @@ from texts import real_sentences, small_corpus, write_lines
 from torch.testing import assert_close
 
 import eosin
-from eosin.audit.quality import Likelihood, evaluate, negative_log_likelihood
+from eosin.auditing.quality import Likelihood, evaluate, negative_log_likelihood
 from eosin.errors import BadInput
 from eosin.files import load_tensors, save_tensors
 from eosin.models.heads import HEADS

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eosin.auditing.run import audit as audit
     from eosin.decoding.decode import decode as decode
     from eosin.decoding.floor import Floor as Floor
     from eosin.decoding.spec import parse_decoder as parse_decoder
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 # imported when first asked for: a table can be printed on a laptop without torch
 _HOME = {
+    "audit": "eosin.auditing.run",
     "decode": "eosin.decoding.decode",
     "Floor": "eosin.decoding.floor",
     "parse_decoder": "eosin.decoding.spec",

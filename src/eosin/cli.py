@@ -15,6 +15,7 @@ from eosin.errors import BadInput
 VERBS = {
     "prepare": "make a corpus of contexts and continuations from a text",
     "train": "train a model; the same command goes on with a run that was stopped or killed",
+    "audit": "how often decoding does not end, by decoder, with intervals",
 }
 """Each is a module of eosin.verbs with a DESCRIPTION, `add_options` and `run`."""
 
@@ -39,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_said(verb, f"{error.object!r} is not UTF-8: rename it", code=2))
     except (BadInput, OSError) as error:
         sys.exit(_said(verb, str(error), code=2))
-    except KeyboardInterrupt:
-        sys.exit(_said(verb, "interrupted", code=128 + signal.SIGINT))
+    except KeyboardInterrupt as interrupt:
+        said = "; ".join(["interrupted", *map(str, interrupt.args)])
+        sys.exit(_said(verb, said, code=128 + signal.SIGINT))
 
 
 def _said(verb: str, message: str, code: int) -> int:

@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from eosin.causes import Cause
+
 if TYPE_CHECKING:
     from eosin.decoding.next_token import NextToken
     from eosin.decoding.selection import Line
@@ -178,12 +180,17 @@ class Completion:
     """Which context this is."""
     tokens: Int[Tensor, " length"]
     """What was produced, eos included where it was."""
-    terminated: bool
-    """Whether decoding ended by itself within the limit."""
+    cause: Cause
+    """Why it ended, or was left."""
     steps: int
     """The step at which it ended or met the limit: a beam may go on after its best hypothesis is finished."""
     log_prob: float
     """Log-probability of the tokens under the model: not truncated, temperature 1."""
+
+    @property
+    def terminated(self) -> bool:
+        """Whether decoding ended by itself within the limit."""
+        return self.cause.ends
 
 
 @dataclass(frozen=True)

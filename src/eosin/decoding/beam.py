@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 from eosin.decoding.next_token import NextToken, largest
-from eosin.decoding.table import Table, UnderWay, written
+from eosin.decoding.table import Table, UnderWay, cause_of, written
+from eosin.errors import BadInput
 from eosin.interfaces import Completion, EosIds, Rows, Token
 
 WIDEST = 1_000_000
@@ -34,9 +35,9 @@ class Beam:
 
     def __post_init__(self) -> None:
         if self.width not in range(1, WIDEST + 1):
-            raise ValueError(f"beam: width must be a whole number from 1 to {WIDEST}, got {self.width}")
+            raise BadInput(f"beam: width must be a whole number from 1 to {WIDEST}, got {self.width}")
         if self.stop not in ("full", "first"):
-            raise ValueError(f"beam: stop must be 'full' (width finished) or 'first' (one finished), got {self.stop!r}")
+            raise BadInput(f"beam: stop must be 'full' (width finished) or 'first' (one finished), got {self.stop!r}")
 
     @property
     def rows_per_context(self) -> int:
@@ -152,7 +153,7 @@ class Hypotheses(UnderWay):
         for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             index, length, last, ended, steps, log_prob = values
             tokens = traced_back(table.tokens[row, :length], table.parents[row, :length], last)
-            self.ended.append(Completion(index, tokens, ended, steps, log_prob))
+            self.ended.append(Completion(index, tokens, cause_of(ended), steps, log_prob))
 
     def context_of(self, row: int) -> int:
         return int(self.unfinished.nonzero()[row, 0])

@@ -17,6 +17,7 @@ from torch import Tensor
 from eosin.decoding.next_token import NextToken
 from eosin.decoding.truncation import Kept, shortest
 from eosin.decoding.unroll import Paths
+from eosin.errors import BadInput
 from eosin.interfaces import EosIds, Rows, Token, Truncation, Uniforms
 
 
@@ -57,7 +58,7 @@ class Sampler(LeftToRight):
 
     def __post_init__(self) -> None:
         if not 1e-30 <= self.temperature <= 1e30:  # so that 1 / temperature is a number in float32 as well
-            raise ValueError(f"temperature must lie between 1e-30 and 1e30, got {self.temperature}")
+            raise BadInput(f"temperature must lie between 1e-30 and 1e30, got {self.temperature}")
 
     @property
     def keeps_eos(self) -> bool:

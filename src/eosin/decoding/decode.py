@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.unroll import Context, unroll
+from eosin.errors import BadInput
 from eosin.interfaces import Completions, Decoder, Generative
 
 
@@ -52,18 +53,18 @@ def as_decoder(decoder: Any) -> Decoder:
     if isinstance(decoder, str):
         return parse_decoder(decoder)
     if isinstance(decoder, type) or not hasattr(decoder, "begin"):
-        raise ValueError(f"decoder must be a specification, as 'nucleus:0.2', or a Decoder, got {decoder!r}")
+        raise BadInput(f"decoder must be a specification, as 'nucleus:0.2', or a Decoder, got {decoder!r}")
     return decoder
 
 
 def check_model(model: Generative) -> None:
     missing = [name for name in ("vocab_size", "eos_ids", "prefill", "step") if not hasattr(model, name)]
     if missing:
-        raise ValueError(f"model must have {', '.join(missing)}; {type(model).__name__} has not")
+        raise BadInput(f"model must have {', '.join(missing)}; {type(model).__name__} has not")
     vocab_size = whole("vocab_size", model.vocab_size, 1, 2**31)
     ids = list(model.eos_ids) if hasattr(model.eos_ids, "__iter__") else []
     if not ids or len(set(ids)) < len(ids):
-        raise ValueError(f"eos_ids must be one or more different token ids, got {model.eos_ids!r}")
+        raise BadInput(f"eos_ids must be one or more different token ids, got {model.eos_ids!r}")
     for token in ids:
         whole("each of eos_ids", token, 0, vocab_size)
 
@@ -75,7 +76,7 @@ def whole(name: str, value: Any, least: int, end: int) -> int:
     except TypeError:
         number = -1
     if number not in range(least, end):
-        raise ValueError(f"{name} must be a whole number from {least} to {end - 1}, got {value!r}")
+        raise BadInput(f"{name} must be a whole number from {least} to {end - 1}, got {value!r}")
     return number
 
 
@@ -83,13 +84,13 @@ def checked_contexts(
     prefixes: Tensor | Sequence[Sequence[int]], indices: Sequence[int] | None, model: Generative
 ) -> list[Context]:
     if not hasattr(prefixes, "__len__") or getattr(prefixes, "ndim", 2) == 0:
-        raise ValueError(f"prefixes must be a tensor or a list of lists of token ids, got {prefixes!r}")
+        raise BadInput(f"prefixes must be a tensor or a list of lists of token ids, got {prefixes!r}")
     if len(prefixes) == 0:
-        raise ValueError("prefixes must hold at least one prefix, got none")
+        raise BadInput("prefixes must hold at least one prefix, got none")
     numbers = list(range(len(prefixes)) if indices is None else indices)
     numbers = [whole("each of indices", number, 0, 2**63) for number in numbers]
     if len(numbers) != len(prefixes) or len(set(numbers)) != len(numbers):
-        raise ValueError(f"indices must be {len(prefixes)} different numbers, one for each prefix, got {indices!r}")
+        raise BadInput(f"indices must be {len(prefixes)} different numbers, one for each prefix, got {indices!r}")
     device = device_of(model) or getattr(prefixes, "device", None)
     tokens = [checked_prefix(prefix, place, model.vocab_size) for place, prefix in enumerate(prefixes)]
     return [Context(n, torch.tensor(t, device=device)) for n, t in zip(numbers, tokens, strict=True)]
@@ -98,7 +99,7 @@ def checked_contexts(
 def checked_prefix(prefix: Tensor | Sequence[int], place: int, vocab_size: int) -> list[int]:
     tokens = prefix.tolist() if hasattr(prefix, "tolist") else prefix
     if not isinstance(tokens, list | tuple) or not tokens:
-        raise ValueError(f"prefix {place} must be a list of at least one token id, got {prefix!r}")
+        raise BadInput(f"prefix {place} must be a list of at least one token id, got {prefix!r}")
     return [whole(f"each token id of prefix {place}", token, 0, vocab_size) for token in tokens]
 
 

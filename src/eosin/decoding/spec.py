@@ -13,6 +13,7 @@ from typing import Any
 from eosin.decoding.beam import Beam
 from eosin.decoding.choice import Greedy, Sampler
 from eosin.decoding.truncation import TRUNCATIONS, Consistent
+from eosin.errors import BadInput
 from eosin.interfaces import Decoder, Truncation
 
 CONSISTENT = "consistent-"
@@ -25,9 +26,9 @@ def parse_decoder(spec: str) -> Decoder:
     name, colon, value = rule.partition(":")
     options = parse_options(settings, spec)
     if name not in NAMES:
-        raise ValueError(f"unknown decoder {spec!r}: {suggestion(name, NAMES)}")
+        raise BadInput(f"unknown decoder {spec!r}: {suggestion(name, NAMES)}")
     if name in ("greedy", "ancestral") and colon:
-        raise ValueError(f"{name} takes no value, got {value!r} in {spec!r}")
+        raise BadInput(f"{name} takes no value, got {value!r} in {spec!r}")
     if name == "greedy":
         return Greedy(**allowed(options, {}, spec))
     if name == "beam":
@@ -40,7 +41,7 @@ def parse_truncation(name: str, value: str, spec: str) -> Truncation | None:
         return None
     rule = TRUNCATIONS[name.removeprefix(CONSISTENT)]
     if not value:
-        raise ValueError(f"{name} needs a value, as in '{name}:{rule.examples[0]:g}', got {spec!r}")
+        raise BadInput(f"{name} needs a value, as in '{name}:{rule.examples[0]:g}', got {spec!r}")
     truncation = rule(number(value, spec))  # type: ignore[call-arg]
     return Consistent(truncation) if name.startswith(CONSISTENT) else truncation
 
@@ -50,9 +51,9 @@ def parse_options(settings: list[str], spec: str) -> dict[str, str]:
     for setting in settings:
         key, _, value = setting.partition("=")
         if not value:
-            raise ValueError(f"options are written key=value, got {setting!r} in {spec!r}")
+            raise BadInput(f"options are written key=value, got {setting!r} in {spec!r}")
         if key in options:
-            raise ValueError(f"{key} is given twice in {spec!r}")
+            raise BadInput(f"{key} is given twice in {spec!r}")
         options[key] = value
     return options
 
@@ -61,20 +62,20 @@ def allowed(options: dict[str, str], known: dict[str, type], spec: str) -> dict[
     """The options converted, if the decoder has them all."""
     for key in options.keys() - known.keys():
         hint = suggestion(key, tuple(known)) if known else "this decoder takes none"
-        raise ValueError(f"unknown option {key!r} in {spec!r}: {hint}")
+        raise BadInput(f"unknown option {key!r} in {spec!r}: {hint}")
     return {key: number(value, spec) if known[key] is float else value for key, value in options.items()}
 
 
 def number(text: str, spec: str) -> float:
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
-        raise ValueError(f"{text!r} is not a number, in {spec!r}")
+        raise BadInput(f"{text!r} is not a number, in {spec!r}")
     value = float(text)
     return int(value) if value.is_integer() else value
 
 
 def whole(text: str, spec: str) -> int:
     if not re.fullmatch("[0-9]+", text):
-        raise ValueError(f"a beam needs a whole number as its width, as in 'beam:4', got {spec!r}")
+        raise BadInput(f"a beam needs a whole number as its width, as in 'beam:4', got {spec!r}")
     return int(text)
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
+from eosin.causes import Cause
 from eosin.interfaces import Completion, EosIds, Rows
 
 T = TypeVar("T", bound="Table")
@@ -62,6 +63,10 @@ class UnderWay:
     def context_of(self, row: int) -> int:
         """Which context of the table a row of the batch belongs to."""
         return row
+
+
+def cause_of(terminated: bool) -> Cause:
+    return Cause.EOS if terminated else Cause.LIMIT
 
 
 def same_time(mine: Tensor, theirs: Tensor) -> tuple[Tensor, ...]:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from eosin.decoding.next_token import NextToken
 from eosin.decoding.selection import Line, Order, by_probability, line_where
+from eosin.errors import BadInput
 from eosin.interfaces import Truncation
 
 FEW = 64
@@ -77,7 +78,7 @@ class Rule:
     def __post_init__(self) -> None:
         ((field, value),) = vars(self).items()
         if value not in self.allowed:
-            raise ValueError(f"{self.name}: {field} must lie in {self.allowed}, got {value}")
+            raise BadInput(f"{self.name}: {field} must lie in {self.allowed}, got {value}")
 
     @property
     def complete(self) -> bool:
@@ -171,7 +172,7 @@ class TopK(SmallestSet):
 
     def __post_init__(self) -> None:
         if not float(self.k).is_integer() or self.k < 1:
-            raise ValueError(f"top-k: k must be a whole number of at least 1, got {self.k}")
+            raise BadInput(f"top-k: k must be a whole number of at least 1, got {self.k}")
 
     @property
     def few(self) -> int:
@@ -179,7 +180,7 @@ class TopK(SmallestSet):
 
     def check(self, vocab_size: int) -> None:
         if self.k > vocab_size:
-            raise ValueError(f"top-k: k must be at most {vocab_size}, the size of the vocabulary, got {self.k}")
+            raise BadInput(f"top-k: k must be at most {vocab_size}, the size of the vocabulary, got {self.k}")
 
     def weight(self, log_probs: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
         return torch.ones_like(log_probs)
@@ -286,7 +287,7 @@ class Consistent:
 
     def __post_init__(self) -> None:
         if self.inner.keeps_eos:
-            raise ValueError(f"consistent: the inner rule must be one that can drop eos, got {self.inner}")
+            raise BadInput(f"consistent: the inner rule must be one that can drop eos, got {self.inner}")
 
     @property
     def complete(self) -> bool:

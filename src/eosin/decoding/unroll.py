@@ -23,7 +23,7 @@ from torch import Tensor
 
 from eosin.decoding.next_token import NextToken, Workspace, survey
 from eosin.decoding.randomness import uniforms
-from eosin.decoding.table import Table, UnderWay, written
+from eosin.decoding.table import Table, UnderWay, cause_of, written
 from eosin.interfaces import Completion, Decoder, EosIds, Generative, Rows, Search, Token, Uniforms
 from eosin.logits import Logits, as_logits
 from eosin.states import can_join
@@ -224,4 +224,4 @@ class Paths(UnderWay):
         tokens = table.history[:, : int(table.steps.max())].cpu().long()
         columns = (table.index, table.steps, terminated[rows], table.log_prob)
         for row, (index, steps, ended, log_prob) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-            self.ended.append(Completion(index, tokens[row, :steps], ended, steps, log_prob))
+            self.ended.append(Completion(index, tokens[row, :steps], cause_of(ended), steps, log_prob))

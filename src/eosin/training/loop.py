@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from eosin.audit.quality import Likelihood, evaluate
+from eosin.auditing.quality import Likelihood, evaluate
 from eosin.errors import BadInput
 from eosin.models.checkpoint import restored, save_weights
 from eosin.text.batching import Batch, gather

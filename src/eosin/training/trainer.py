@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from eosin.audit.quality import Likelihood, negative_log_likelihood
+from eosin.auditing.quality import Likelihood, negative_log_likelihood
 from eosin.errors import BadInput
 from eosin.models.checkpoint import copy_into
 from eosin.text.batching import Batch, Plan, shuffled

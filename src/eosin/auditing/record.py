@@ -14,12 +14,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from eosin.audit.termination import Lengths, Ratio, lengths, survivors
+from eosin.auditing.termination import Lengths, Ratio, lengths, survivors
 from eosin.errors import BadInput
 
-CAUSES = ("eos", "stop string", "proved infinite", "looping", "limit", "context window")
-ENDINGS = CAUSES[:2]
-"""The causes with which decoding ended by itself."""
 NGRAMS = (1, 4)
 SMALLEST_HASHES = 1024
 """Different completions are counted exactly up to this number, and estimated beyond it."""

@@ -1,0 +1,139 @@
+"""eosin audit"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from eosin.auditing.run import Audit, audit
+from eosin.decoding.spec import parse_decoder
+from eosin.errors import BadInput
+from eosin.interfaces import Completion, Decoder
+from eosin.models.checkpoint import load
+from eosin.text.corpus import CONTEXTS
+from eosin.text.tokenization import Tokenizer
+from eosin.training.loop import chosen_device
+from eosin.training.run import corpus_of
+
+DESCRIPTION = """RUN is the directory of a trained run. Records go to a file as shards of contexts are finished; the
+same command again shows them, and goes on with what is missing.
+
+examples:
+  eosin audit runs/lstm --decoders greedy,beam:4,nucleus:0.2,consistent-nucleus:0.2
+  eosin audit runs/lstm --decoders greedy --contexts random --count 2000 --max-steps 500
+  eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01"""
+
+PAPER = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run_directory", metavar="RUN", help="a run directory")
+    verb.add_argument(
+        "--decoders", default=PAPER, metavar="LIST", help=f"specifications, parted by commas (default: {PAPER})"
+    )
+    verb.add_argument("--contexts", choices=CONTEXTS, default="test", help="where contexts come from (default: test)")
+    verb.add_argument("--count", type=int, metavar="N", help="how many contexts (default: all of the split)")
+    verb.add_argument("--max-steps", type=int, default=1500, metavar="L", help="the paper's L (default: 1500)")
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
+    verb.add_argument("--pool", type=int, default=1024, metavar="N", help="rows decoded at a time (default: 1024)")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="file of records (default: a name in RUN/audits)")
+    verb.add_argument(
+        "--completions", type=Path, metavar="FILE", help="write every completion there, one JSON line each"
+    )
+    verb.add_argument("--fail-above", type=float, metavar="RATIO", help="exit with 1 if a ratio is above this")
+    verb.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    verb.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the weights (default: float32)")
+
+
+def run(options: argparse.Namespace) -> None:
+    folder = Path(options.run_directory)
+    model = load(folder).to(chosen_device(options.device), DTYPES[options.dtype])
+    decoders = decoders_of(options.decoders)
+    if options.count is not None and options.count < 1:
+        raise BadInput(f"--count must be at least 1, got {options.count}")
+    prefixes = corpus_of(folder).contexts(options.contexts, options.count, options.seed)
+    name = f"{options.contexts}-{len(prefixes)}-{options.max_steps}-{options.seed}-{options.dtype}.jsonl"
+    out = options.out or folder / "audits" / name
+    about = {"run": folder.resolve().name, "contexts_from": options.contexts, "dtype": options.dtype}
+    try:
+        with watching(options, len(prefixes) * len(decoders), Tokenizer.load(folder)) as watch:
+            result = audit(
+                model,
+                prefixes,
+                decoders,
+                max_steps=options.max_steps,
+                seed=options.seed,
+                pool=options.pool,
+                out=out,
+                about=about,
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what is finished is in {out}; the same command goes on") from None
+    print(json.dumps(summary(result)) if options.json else f"{result}\nrecords: {out}")
+    if options.fail_above is not None and max(each["ratio"] for each in summary(result).values()) > options.fail_above:
+        sys.exit(1)
+
+
+def decoders_of(text: str) -> list[Decoder]:
+    """Specifications parted by commas; a comma before `name=value` belongs to the specification."""
+    return [parse_decoder(spec.strip()) for spec in re.split(r",(?!\s*[a-z]+=)", text) if spec.strip()]
+
+
+@contextmanager
+def watching(
+    options: argparse.Namespace, total: int, tokenizer: Tokenizer
+) -> Iterator[Callable[[Completion, Decoder], None]]:
+    """A progress bar, and a file of completions if one was asked for."""
+    bar = tqdm(total=total, desc="contexts", unit="", disable=None, delay=2, leave=False)
+    file = options.completions.open("w", encoding="utf-8") if options.completions else None
+
+    def watch(completion: Completion, decoder: Decoder) -> None:
+        bar.update()
+        if file:
+            file.write(json.dumps(shown(completion, decoder, tokenizer), ensure_ascii=False) + "\n")
+
+    try:
+        yield watch
+    finally:
+        bar.close()
+        if file:
+            file.close()
+
+
+def shown(completion: Completion, decoder: Decoder, tokenizer: Tokenizer) -> dict[str, Any]:
+    tokens = completion.tokens.tolist()
+    return {
+        "decoder": str(decoder),
+        "context": completion.index,
+        "cause": completion.cause,
+        "steps": completion.steps,
+        "log_prob": completion.log_prob,
+        "text": tokenizer.decode(tokens),
+        "tokens": tokens,
+    }
+
+
+def summary(result: Audit) -> dict[str, dict[str, Any]]:
+    """For machines."""
+    found = {}
+    for decoder, record in result.by_decoder.items():
+        ratio = record.counts.ratio(record.signature["max_steps"])
+        found[decoder] = {
+            "ratio": ratio.value,
+            "interval": ratio.interval(),
+            "contexts": record.counts.contexts,
+            "causes": record.counts.causes,
+            "tokens": record.counts.tokens,
+        }
+    return found

@@ -1,0 +1,166 @@
+"""Audits against closed forms and plain counting; shards, pools and kills change nothing."""
+
+import json
+import math
+import random
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from members import DECODERS, MODELS, VOCAB, Specimen, fits, prefixes
+
+import eosin
+from eosin.auditing import run
+from eosin.auditing.loops import PERIODS, SHORTEST, repeating_tail
+from eosin.auditing.record import read_records
+from eosin.auditing.tally import ngrams
+from eosin.causes import Cause
+from eosin.errors import BadInput
+from eosin.theory.constructions import Coin, Loop
+
+
+def test_the_ratio_of_a_coin_is_its_closed_form():
+    n, p = 4_000, 0.05
+    counts = (
+        eosin.audit(Coin(p, vocab_size=VOCAB), [[1]] * n, ["ancestral"], max_steps=80).by_decoder["ancestral"].counts
+    )
+    for limit in (1, 5, 20, 80):
+        truth = (1 - p) ** limit
+        assert abs(counts.ratio(limit).value - truth) < 4.5 * math.sqrt(truth * (1 - truth) / n)
+
+
+@pytest.mark.parametrize("spec", ["greedy", "beam:3", "nucleus:0.4", "consistent-top-k:2", "ancestral"])
+@pytest.mark.parametrize("specimen", MODELS, ids=str)
+def test_an_audit_counts_what_decode_does(specimen: Specimen, spec: str):
+    if not fits(spec, specimen.model.vocab_size):
+        pytest.skip("does not fit")
+    contexts = prefixes(23)
+    counts = eosin.audit(specimen.model, contexts, [spec], max_steps=40, seed=5).by_decoder[spec].counts
+    completions = eosin.decode(specimen.model, contexts, spec, max_steps=40, seed=5)
+    assert counts.contexts == 23
+    assert counts.tokens == int(completions.lengths.sum())
+    assert [counts.unended[i] for i in range(23)] == (~completions.terminated).tolist()
+    assert counts.ended == Counter(completions.steps[completions.terminated].tolist())
+    assert sum(counts.causes.values()) == 23
+    assert counts.different == len(set(map(tuple, completions.tokens)))
+    for limit in (1, 7, 40):
+        assert counts.ratio(limit).count == int((~completions.terminated | (completions.steps > limit)).sum())
+
+
+@pytest.mark.parametrize("shard", [1, 7, 1000])
+@pytest.mark.parametrize("pool", [1, 8, 64])
+def test_shards_and_pools_change_nothing(shard: int, pool: int, monkeypatch: pytest.MonkeyPatch):
+    model, contexts = MODELS[0].model, prefixes(30)
+    whole = eosin.audit(model, contexts, ["nucleus:0.4"], max_steps=20, seed=3).by_decoder["nucleus:0.4"].counts
+    monkeypatch.setattr(run, "SHARD", shard)
+    audit = eosin.audit(model, contexts, ["nucleus:0.4"], max_steps=20, seed=3, pool=pool)
+    assert len(audit.records) == -(-30 // shard)
+    parts = audit.by_decoder["nucleus:0.4"].counts
+    assert parts.unended == whole.unended
+    assert {k: v for k, v in parts.written().items() if k != "outcomes"} == {
+        k: v for k, v in whole.written().items() if k != "outcomes"
+    }
+
+
+def test_an_audit_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "SHARD", 5)
+    model, contexts, specs = MODELS[0].model, prefixes(23), ["greedy", "ancestral"]
+    whole = eosin.audit(model, contexts, specs, max_steps=20, out=tmp_path / "whole.jsonl")
+    lines = (tmp_path / "whole.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for kept in range(len(lines)):
+        cut = tmp_path / f"cut-{kept}.jsonl"
+        cut.write_text("".join(lines[:kept]) + lines[kept][:40], encoding="utf-8")
+        seen = []
+        again = eosin.audit(model, contexts, specs, max_steps=20, out=cut, watch=partial(note, seen))
+        assert {r.written() for r in again.records} == {r.written() for r in whole.records}
+        assert {r.written() for r in read_records(cut)} == {r.written() for r in whole.records}
+        assert len(seen) == 46 - sum(json.loads(line)["counts"]["contexts"] for line in lines[:kept])
+
+
+def note(seen: list, completion: object, decoder: object) -> None:
+    seen.append(completion)
+
+
+def test_records_of_another_audit_are_left_alone(tmp_path: Path):
+    out = tmp_path / "records.jsonl"
+    eosin.audit(Coin(0.5, vocab_size=VOCAB), [[1]], ["greedy"], max_steps=9, out=out)
+    before = out.read_bytes()
+    for change, says in (
+        ({"max_steps": 10}, "max_steps is 9 there and 10 here"),
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"prefixes": [[2]]}, "contexts is"),
+    ):
+        settings = {"prefixes": [[1]], "max_steps": 9, "seed": 0, **change}
+        with pytest.raises(BadInput, match=says):
+            eosin.audit(Coin(0.5, vocab_size=VOCAB), decoders=["greedy"], out=out, **settings)
+    assert out.read_bytes() == before
+
+
+def test_the_weights_are_part_of_the_signature(tmp_path: Path):
+    model = MODELS[0].make()
+    eosin.audit(model, [[1]], ["greedy"], max_steps=3, out=tmp_path / "a.jsonl")
+    with torch.no_grad():
+        model.output.bias[0] += 1e-3
+    with pytest.raises(BadInput, match="model is"):
+        eosin.audit(model, [[1]], ["greedy"], max_steps=3, out=tmp_path / "a.jsonl")
+
+
+def test_the_table_and_the_file(tmp_path: Path):
+    audit = eosin.audit(Loop(VOCAB - 1, p=0.1), [[1]] * 50, ["greedy", "consistent-top-k:1"], max_steps=300)
+    text = str(audit).splitlines()
+    assert len(text) == 3
+    assert text[1].split()[:2] == ["greedy", "100.00"]
+    assert text[2].split()[:2] == ["consistent-top-k:1", "0.00"]
+    audit.save(tmp_path / "records.jsonl")
+    assert list(read_records(tmp_path / "records.jsonl")) == audit.records
+
+
+@pytest.mark.parametrize("spec", DECODERS)
+def test_every_decoder_can_be_audited(spec: str):
+    if not fits(spec, VOCAB):
+        pytest.skip("does not fit")
+    audit = eosin.audit(Coin(0.4, vocab_size=VOCAB), [[1], [2, 3]], [spec], max_steps=12)
+    assert audit.by_decoder[spec].counts.contexts == 2
+
+
+# loops
+
+
+def periods_by_definition(tokens: list[int]):
+    """Every way in which the end of a list repeats, shortest period first."""
+    for period in range(1, len(tokens) // PERIODS + 1):
+        onset = len(tokens) - period
+        while onset > 0 and tokens[onset - 1] == tokens[onset - 1 + period]:
+            onset -= 1
+        if len(tokens) - onset >= max(PERIODS * period, SHORTEST):
+            yield onset + 1, period
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(0, 9))
+def test_a_repeating_tail_is_the_one_of_the_definition(head: list[int], cycle: list[int], times: int):
+    tokens = head + cycle * times
+    expected = next(periods_by_definition(tokens), None)
+    found = repeating_tail(np.array(tokens, dtype=np.int64))
+    assert (found and (found.onset, found.period)) == expected
+
+
+def test_a_loop_is_looping_and_not_proved():
+    counts = eosin.audit(Loop(5, p=0.0), [[1]] * 3, ["greedy"], max_steps=100).by_decoder["greedy"].counts
+    assert counts.causes == {Cause.LOOPING: 3}
+    assert counts.periods == {5: 3}
+
+
+@given(st.lists(st.integers(0, 3), max_size=25), st.sampled_from([1, 4]))
+def test_ngrams_by_definition(tokens: list[int], n: int):
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    assert ngrams(np.array(tokens, dtype=np.int64), n) == (len(grams), len(set(grams)))
+
+
+def test_random_tokens_do_not_loop():
+    generator = random.Random(1)
+    assert repeating_tail(np.array([generator.randrange(50) for _ in range(1_500)])) is None
