@@ -27,6 +27,9 @@ from eosin.states import TensorState
 class Softmax(nn.Module):
     """The ordinary output layer. It promises nothing about eos."""
 
+    stationary = True
+    """What it says depends on the logits alone, not on the step: a state that comes back brings everything back."""
+
     def initial(self, batch: int, device: torch.device) -> TensorState:
         return TensorState((torch.empty(batch, 0, device=device),))
 
@@ -36,6 +39,8 @@ class Softmax(nn.Module):
 
 class SelfTerminating(nn.Module):
     """p(eos) never falls and tends to one: p_t >= 1 - (1 - epsilon)^t. The memory is the log-survival so far."""
+
+    stationary = False
 
     def __init__(self, epsilon: float = 1e-3):
         super().__init__()
@@ -56,6 +61,8 @@ class SelfTerminating(nn.Module):
 
 class NonMonotonic(nn.Module):
     """p(eos) tends to one but may fall on the way: p_t >= 1 - (1 - epsilon)^t. The memory is the step."""
+
+    stationary = False
 
     def __init__(self, epsilon: float = 1e-3):
         super().__init__()

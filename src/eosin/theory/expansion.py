@@ -12,6 +12,7 @@ next state on numbers and its error bound on expansions. Everything is in float6
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +69,16 @@ class Expansion:
 
     def __getitem__(self, rows: slice) -> Expansion:
         return Expansion(self.value[rows], self.jacobian[rows], self.remainder[rows], self.radius)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Expansion]) -> Expansion:
+        """Parts one after the other, as a state is made of them."""
+        return cls(
+            torch.cat([part.value for part in parts]),
+            torch.cat([part.jacobian for part in parts]),
+            torch.cat([part.remainder for part in parts]),
+            parts[0].radius,
+        )
 
     def chunk(self, parts: int) -> tuple[Expansion, ...]:
         size = len(self.value) // parts

@@ -1,0 +1,56 @@
+"""A recurrent model as a dynamical system, in float64: what proofs about its cycles ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from eosin.models.language_model import NeuralLM
+
+
+class RecurrentDynamics:
+    """One step of the state by the core's own formula; leads of logits by the output layer."""
+
+    def __init__(self, model: NeuralLM):
+        self.core: Any = model.core
+        self.embedding = model.embedding.weight.detach()
+        self.weight = model.output.weight.detach().double()
+        self.bias = model.output.bias.detach().double()
+
+    def read(self, token: int, state: Any) -> Any:
+        """Works on an expansion as on a vector: the parts of the state are slices of it."""
+        width = self.core.width
+        parts = tuple(state[i * width : (i + 1) * width] for i in range(self._parts))
+        after = self.core.next_memory(self.embedding[token].double(), parts)
+        return type(state).joined(after) if hasattr(type(state), "joined") else torch.cat(after)
+
+    def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
+        return self.read(token, state)
+
+    def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
+        differences = self.weight[token] - self.weight
+        lead = differences @ self._top(state) + self.bias[token] - self.bias
+        return lead, differences.norm(dim=1)
+
+    def flat(self, tensors: tuple[Tensor, ...]) -> Float64[Tensor, "batch state"]:
+        """The rows of a core's state as vectors."""
+        return torch.cat(tensors, dim=1).double()
+
+    def _top(self, state: Tensor) -> Tensor:
+        """The hidden vector of the last layer."""
+        width, per_layer = self.core.width, self.core.tensors_per_layer
+        start = (self._parts - per_layer) * width
+        return state[start : start + width]
+
+    @property
+    def _parts(self) -> int:
+        return len(self.core.layers) * self.core.tensors_per_layer
+
+
+def dynamics_of(model: Any) -> RecurrentDynamics | None:
+    """The model as a dynamical system; None where a state that comes back does not bring everything back."""
+    stationary = getattr(getattr(model, "head", None), "stationary", False)
+    return RecurrentDynamics(model) if stationary and hasattr(model.core, "next_memory") else None
