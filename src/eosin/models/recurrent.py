@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,19 @@ from torch.nn import functional
 
 from eosin.models.dropout import dropout
 from eosin.states import TensorState
+
+
+class Weights(NamedTuple):
+    """The parameters of one layer, in torch's order; those of all gates one below the other."""
+
+    inputs: Tensor
+    hidden: Tensor
+    inputs_bias: Tensor
+    hidden_bias: Tensor
+
+    @property
+    def both_biases(self) -> Tensor:
+        return self.inputs_bias + self.hidden_bias
 
 
 class Recurrent(nn.Module):
@@ -58,20 +71,12 @@ class Recurrent(nn.Module):
         """
         after: list[Any] = []
         for layer, before in zip(self.layers, zip(*[iter(memory)] * self.tensors_per_layer, strict=True), strict=True):
-            weights = [parameter.detach().double() for parameter in layer.parameters()]
-            after += self.formula(inputs, before, *weights)
+            weights = Weights(*(parameter.detach().double() for parameter in layer.parameters()))
+            after += self.formula(inputs, before, weights)
             inputs = after[-self.tensors_per_layer]
         return tuple(after)
 
-    def formula(
-        self,
-        inputs: Any,
-        memory: tuple[Any, ...],
-        of_inputs: Tensor,
-        of_hidden: Tensor,
-        bias: Tensor,
-        hidden_bias: Tensor,
-    ) -> tuple[Any, ...]:
+    def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         """The cell itself: its memory after one more input, the hidden vector first."""
         raise NotImplementedError
 
@@ -89,17 +94,9 @@ class TanhRNN(Recurrent):
     cell = nn.RNN
     tensors_per_layer = 1
 
-    def formula(
-        self,
-        inputs: Any,
-        memory: tuple[Any, ...],
-        of_inputs: Tensor,
-        of_hidden: Tensor,
-        bias: Tensor,
-        hidden_bias: Tensor,
-    ) -> tuple[Any, ...]:
+    def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         (hidden,) = memory
-        return ((of_inputs @ inputs + of_hidden @ hidden + (bias + hidden_bias)).tanh(),)
+        return ((weights.inputs @ inputs + weights.hidden @ hidden + weights.both_biases).tanh(),)
 
 
 class SteadyGRU(nn.GRU):
@@ -133,18 +130,10 @@ class GRU(Recurrent):
     cell = SteadyGRU
     tensors_per_layer = 1
 
-    def formula(
-        self,
-        inputs: Any,
-        memory: tuple[Any, ...],
-        of_inputs: Tensor,
-        of_hidden: Tensor,
-        bias: Tensor,
-        hidden_bias: Tensor,
-    ) -> tuple[Any, ...]:
+    def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         (hidden,) = memory
-        reset_in, update_in, new_in = (of_inputs @ inputs + bias).chunk(3)
-        reset_hidden, update_hidden, new_hidden = (of_hidden @ hidden + hidden_bias).chunk(3)
+        reset_in, update_in, new_in = (weights.inputs @ inputs + weights.inputs_bias).chunk(3)
+        reset_hidden, update_hidden, new_hidden = (weights.hidden @ hidden + weights.hidden_bias).chunk(3)
         reset, update = (reset_in + reset_hidden).sigmoid(), (update_in + update_hidden).sigmoid()
         candidate = (new_in + reset * new_hidden).tanh()
         return (candidate + update * (hidden - candidate),)
@@ -156,17 +145,9 @@ class LSTM(Recurrent):
     cell = nn.LSTM
     tensors_per_layer = 2
 
-    def formula(
-        self,
-        inputs: Any,
-        memory: tuple[Any, ...],
-        of_inputs: Tensor,
-        of_hidden: Tensor,
-        bias: Tensor,
-        hidden_bias: Tensor,
-    ) -> tuple[Any, ...]:
+    def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         hidden, cell = memory
-        enter, keep, new, show = (of_inputs @ inputs + of_hidden @ hidden + (bias + hidden_bias)).chunk(4)
+        enter, keep, new, show = (weights.inputs @ inputs + weights.hidden @ hidden + weights.both_biases).chunk(4)
         cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
         return show.sigmoid() * cell.tanh(), cell
 

@@ -130,8 +130,18 @@ def _sweep(folder: Path) -> None:
     """Remove what processes that are no more have left unfinished."""
     for left in folder.parent.glob(f"{folder.name}.*{PARTIAL}"):
         process = left.name.removesuffix(PARTIAL).rpartition(".")[2]
-        if process.isdigit() and not Path(f"/proc/{process}").exists():
+        if process.isdigit() and not is_alive(int(process)):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _progress(sentences: Iterable[str], what: str) -> Iterator[str]:

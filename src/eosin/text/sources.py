@@ -84,14 +84,19 @@ def in_folder(folder: Path) -> Source:
 
 def read_lines(path: Path, empty: bool = False) -> Iterator[str]:
     """The lines of a text file with single spaces between words; empty ones too if asked for."""
+    for number, line in enumerate(decoded_lines(path), 1):
+        line = " ".join(line.split())
+        check_line(line, number, path)
+        if line or empty:
+            yield line
+
+
+def decoded_lines(path: Path) -> Iterator[str]:
     number = 0
     try:
         with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                line = " ".join(line.split())
-                check_line(line, number, path)
-                if line or empty:
-                    yield line
+            for number, line in enumerate(file, 1):  # noqa: B007 (the number is for the error)
+                yield line
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text: after line {number}, {error.reason}; convert it first") from error
     except (lzma.LZMAError, EOFError) as error:
