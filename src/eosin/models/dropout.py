@@ -1,4 +1,4 @@
-"""Dropout from sixteen random bits an element: torch's own, on a CPU, takes five times as long, 5% of training."""
+"""Dropout from sixteen random bits an element: torch's own, on a CPU, takes five times as long."""
 
 from __future__ import annotations
 
