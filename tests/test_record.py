@@ -2,13 +2,25 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eosin.auditing.record import SMALLEST_HASHES, Counts, Outcomes, Record, pooled, read_records
+from eosin.auditing.record import (
+    SMALLEST_HASHES,
+    Counts,
+    LoopCount,
+    Outcomes,
+    Record,
+    Spread,
+    Weights,
+    added,
+    pooled,
+    read_records,
+)
 from eosin.causes import Cause
 from eosin.errors import BadInput
 
@@ -20,12 +32,29 @@ def counts_of(outcomes: list[tuple[int, str]], start: int = 0) -> Counts:
         tokens=sum(length for length, _ in outcomes),
         ended=Counter(length for length, cause in outcomes if cause == "eos"),
         causes=Counter(cause for _, cause in outcomes),
-        periods=Counter(2 for _, cause in outcomes if cause == "looping"),
+        loops=loops_of(outcomes, start),
         ngrams=Counter({1: sum(length for length, _ in outcomes)}),
         repeated=Counter({1: len(outcomes)}),
         hashes=tuple(sorted({hash((length, cause)) % 2**64 for length, cause in outcomes})),
         outcomes=(Outcomes(start, tuple(cause != "eos" for _, cause in outcomes)),),
+        weights=sum((Weights({5: (length, length**2), 9: (0.0, 0.0)}) for length, _ in outcomes), Weights()),
     )
+
+
+def loops_of(outcomes: list[tuple[int, str]], start: int) -> dict[tuple[int, ...], LoopCount]:
+    loops: dict[tuple[int, ...], LoopCount] = {}
+    for place, (length, cause) in enumerate(outcomes):
+        if cause in (Cause.LOOPING, Cause.PROVED):
+            proved = cause is Cause.PROVED
+            one = LoopCount(
+                onset=Spread.of(length),
+                proved=Spread.of(length + 20) if proved else Spread(),
+                proofs=frozenset(["exact recurrence"] if proved else []),
+                example=start + place,
+                drift=None if proved else (1, 7, 0.5),
+            )
+            loops = added(loops, {(length % 3, 5): one})
+    return loops
 
 
 OUTCOMES = st.lists(st.tuples(st.integers(1, 30), st.sampled_from(list(Cause))), min_size=1, max_size=40)
@@ -53,7 +82,14 @@ def test_shards_add_up_in_any_order(outcomes: list[tuple[int, str]], cut: int):
         assert found.unended == whole.unended
         assert (found.contexts, found.tokens, found.hashes) == (whole.contexts, whole.tokens, whole.hashes)
         assert (found.ended, found.causes, found.periods) == (whole.ended, whole.causes, whole.periods)
-        assert [found.ratio(limit) for limit in range(32)] == [whole.ratio(limit) for limit in range(32)]
+        assert found.loops == whole.loops
+        for loop in found.loops.values():
+            assert loop.onset.least <= loop.onset.mean <= loop.onset.most
+            assert 0 <= loop.looping <= loop.onset.count
+        assert found.weights == whole.weights
+        assert (found.ratio(5), found.ratio(9).value) == (whole.ratio(5), 0.0)
+        counted, all_counted = replace(found, weights=Weights()), replace(whole, weights=Weights())
+        assert [counted.ratio(limit) for limit in range(32)] == [all_counted.ratio(limit) for limit in range(32)]
 
 
 def test_other_questions_are_not_added():

@@ -125,6 +125,11 @@ class Truncation(Protocol):
     def line(self, next_token: NextToken) -> Line:
         """The kept tokens as the front of an order, where they are many."""
 
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        """How safely a token is kept alone, in nats, given the least by which it leads each other one; not positive
+        where others may be kept as well.
+        """
+
 
 @runtime_checkable
 class Search(Protocol):
@@ -173,6 +178,16 @@ class Decoder(Protocol):
 
 
 @dataclass(frozen=True)
+class Proof:
+    """That a decoding never ends: from the last token that was produced on, a cycle of tokens repeats."""
+
+    cycle: tuple[int, ...]
+    """Its tokens, the last one that was produced first."""
+    by: str
+    """"certified cycle" or "exact recurrence"."""
+
+
+@dataclass(frozen=True)
 class Completion:
     """What a decoder made of one context."""
 
@@ -186,6 +201,10 @@ class Completion:
     """The step at which it ended or met the limit: a beam may go on after its best hypothesis is finished."""
     log_prob: float
     """Log-probability of the tokens under the model: not truncated, temperature 1."""
+    proof: Proof | None = None
+    """Where the cause is that it was proved infinite."""
+    survival: Float64[Tensor, " length"] | None = None
+    """Of the survival estimator: the weight of the path after each step."""
 
     @property
     def terminated(self) -> bool:

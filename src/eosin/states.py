@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,11 @@ class TensorState:
     """Any number of tensors whose first dimension is the batch."""
 
     tensors: tuple[Tensor, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers a row holds."""
+        return sum(math.prod(tensor.shape[1:]) for tensor in self.tensors)
 
     def select(self, rows: Rows) -> TensorState:
         return TensorState(tuple(tensor.index_select(0, rows) for tensor in self.tensors))
@@ -40,6 +46,11 @@ class PairState:
     def joinable(self) -> bool:
         return can_join(self.first) and can_join(self.second)
 
+    @property
+    def size(self) -> int | None:
+        first, second = size_of(self.first), size_of(self.second)
+        return None if first is None or second is None else first + second
+
     def select(self, rows: Rows) -> PairState:
         return PairState(self.first.select(rows), self.second.select(rows))
 
@@ -53,6 +64,16 @@ class PairState:
 def can_join(state: State) -> bool:
     """Whether other rows may be put behind those of this state."""
     return bool(getattr(state, "joinable", hasattr(state, "join")))
+
+
+def size_of(state: Any) -> int | None:
+    """How many numbers a row holds; None where that grows with each token, or where rows cannot be compared."""
+    return getattr(state, "size", 1) if hasattr(state, "same") else None
+
+
+def can_recur(state: State) -> bool:
+    """Whether a state can come back to where it was, and whether that means anything: an empty one always does."""
+    return can_join(state) and bool(size_of(state))
 
 
 def same_rows(mine: Tensor, theirs: Tensor) -> Bool[Tensor, " batch"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +24,31 @@ class Tail:
     period: int
 
 
+def primitive(turn: Sequence[int]) -> list[int]:
+    """The shortest list of which this is a repetition."""
+    tokens = list(turn)
+    periods = (p for p in range(1, len(tokens) + 1) if len(tokens) % p == 0)
+    return next(tokens[:p] for p in periods if tokens[:p] * (len(tokens) // p) == tokens)
+
+
+def rotated(cycle: Sequence[int]) -> tuple[int, ...]:
+    """The cycle from where its tokens come first in order: one name for all places at which it can be entered."""
+    tokens = tuple(cycle)
+    return min(tokens[i:] + tokens[:i] for i in range(len(tokens)))
+
+
 def repeating_tail(tokens: Int[np.ndarray, " length"]) -> Tail | None:
     """The tail with the shortest period that repeats at least PERIODS times, as far back as it goes."""
     for period in range(1, min(LONGEST_PERIOD, len(tokens) // PERIODS) + 1):
         if tokens[-1] != tokens[-1 - period]:
             continue
-        differs = np.flatnonzero(tokens[period:] != tokens[:-period])
-        onset = int(differs[-1]) + 1 if len(differs) else 0
-        length = len(tokens) - onset
-        if length >= max(PERIODS * period, SHORTEST):
-            return Tail(onset + 1, period)
+        onset = onset_of(tokens, period)
+        if len(tokens) - onset + 1 >= max(PERIODS * period, SHORTEST):
+            return Tail(onset, period)
     return None
+
+
+def onset_of(tokens: Int[np.ndarray, " length"], period: int) -> int:
+    """The step, counted from 1, from which on the tokens repeat with this period."""
+    differs = np.flatnonzero(tokens[period:] != tokens[:-period])
+    return int(differs[-1]) + 2 if len(differs) else 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from eosin.auditing.termination import Lengths, Ratio, lengths, survivors
+from eosin.auditing.termination import Estimate, Lengths, Ratio, lengths, survivors
 from eosin.errors import BadInput
 
 NGRAMS = (1, 4)
@@ -45,6 +45,87 @@ class Outcomes:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How many numbers there were, their sum, and the least and the greatest of them."""
+
+    count: int = 0
+    total: int = 0
+    least: int = 0
+    most: int = 0
+
+    @classmethod
+    def of(cls, number: int) -> Spread:
+        return cls(1, number, number, number)
+
+    def __add__(self, other: Spread) -> Spread:
+        if not self.count or not other.count:
+            return self if self.count else other
+        return Spread(
+            self.count + other.count,
+            self.total + other.total,
+            min(self.least, other.least),
+            max(self.most, other.most),
+        )
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+
+@dataclass(frozen=True)
+class LoopCount:
+    """The contexts that fell into one loop of tokens."""
+
+    onset: Spread
+    """The step at which each began to repeat."""
+    proved: Spread = Spread()
+    """The step at which each was proved infinite, of those that were."""
+    proofs: frozenset[str] = frozenset()
+    """By what."""
+    example: int = 0
+    """The first of the contexts."""
+    drift: tuple[int, int, float] | None = None
+    """Where nothing was proved: how many numbers of the state move on with every turn of the example, which of them
+    most, and by how much. None where that was not looked at."""
+
+    @property
+    def looping(self) -> int:
+        """How many repeat, and nothing was proved of them."""
+        return self.onset.count - self.proved.count
+
+    def __add__(self, other: LoopCount) -> LoopCount:
+        first = min((self, other), key=lambda loop: (loop.drift is None, loop.example))
+        return LoopCount(
+            self.onset + other.onset,
+            self.proved + other.proved,
+            self.proofs | other.proofs,
+            min(self.example, other.example),
+            first.drift,
+        )
+
+    def written(self) -> dict[str, Any]:
+        return {**vars(self), "onset": vars(self.onset), "proved": vars(self.proved), "proofs": sorted(self.proofs)}
+
+    @classmethod
+    def read(cls, written: dict[str, Any]) -> LoopCount:
+        spreads = {name: Spread(**written[name]) for name in ("onset", "proved")}
+        drift = None if written["drift"] is None else tuple(written["drift"])
+        return cls(**spreads, proofs=frozenset(written["proofs"]), example=written["example"], drift=drift)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Sums of the survival estimator's weights, and of their squares, after some steps."""
+
+    sums: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def __add__(self, other: Weights) -> Weights:
+        steps = self.sums.keys() | other.sums.keys()
+        pairs = {step: (self.sums.get(step, (0.0, 0.0)), other.sums.get(step, (0.0, 0.0))) for step in sorted(steps)}
+        return Weights({step: (a[0] + b[0], a[1] + b[1]) for step, (a, b) in pairs.items()})
+
+
+@dataclass(frozen=True)
 class Counts:
     """What was counted over some contexts. All of it adds up."""
 
@@ -54,8 +135,8 @@ class Counts:
     ended: Counter[int] = field(default_factory=Counter)
     """How many ended by themselves at each step."""
     causes: Counter[str] = field(default_factory=Counter)
-    periods: Counter[int] = field(default_factory=Counter)
-    """How many were proved infinite or seen looping, by the period of the loop."""
+    loops: dict[tuple[int, ...], LoopCount] = field(default_factory=dict)
+    """Of the contexts that were proved infinite or seen looping, by the tokens that repeat, in one order for all."""
     ngrams: Counter[int] = field(default_factory=Counter)
     """How many n-grams the completions have, for each n of NGRAMS."""
     repeated: Counter[int] = field(default_factory=Counter)
@@ -63,16 +144,28 @@ class Counts:
     hashes: tuple[int, ...] = ()
     """The smallest hashes of the completions, which tell how many are different."""
     outcomes: tuple[Outcomes, ...] = ()
+    weights: Weights = field(default_factory=Weights)
+    """Where survival was estimated, and not counted."""
 
     def __add__(self, other: Counts) -> Counts:
-        merged = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        merged = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "loops"}
+        merged["loops"] = added(self.loops, other.loops)
         merged["hashes"] = tuple(sorted({*self.hashes, *other.hashes})[:SMALLEST_HASHES])
         merged["outcomes"] = tuple(sorted(merged["outcomes"], key=lambda part: part.start))
         return Counts(**merged)
 
-    def ratio(self, limit: int) -> Ratio:
-        """r_L: the share of contexts with no eos among the first L tokens."""
-        return Ratio(survivors(self.ended, self.contexts, limit), self.contexts)
+    def ratio(self, limit: int) -> Ratio | Estimate:
+        """r_L: the share of contexts with no eos among the first L tokens, counted or estimated."""
+        if not self.weights.sums:
+            return Ratio(survivors(self.ended, self.contexts, limit), self.contexts)
+        if limit not in self.weights.sums:
+            raise BadInput(f"survival was estimated after steps {', '.join(map(str, self.weights.sums))}, not {limit}")
+        return Estimate(*self.weights.sums[limit], self.contexts)
+
+    @property
+    def periods(self) -> Counter[int]:
+        """How many contexts were proved infinite or seen looping, by the period of the loop."""
+        return sum((Counter({len(tokens): loop.onset.count}) for tokens, loop in self.loops.items()), Counter())
 
     @property
     def lengths(self) -> Lengths | None:
@@ -95,14 +188,36 @@ class Counts:
         return {part.start + i: bit for part in self.outcomes for i, bit in enumerate(part.unended)}
 
     def written(self) -> dict[str, Any]:
-        by_number = {name: sorted(vars(self)[name].items()) for name in ("ended", "periods", "ngrams", "repeated")}
-        return {**vars(self), **by_number, "outcomes": [part.written() for part in self.outcomes]}
+        by_number = {name: sorted(vars(self)[name].items()) for name in ("ended", "ngrams", "repeated")}
+        return {
+            **vars(self),
+            **by_number,
+            "loops": [[list(tokens), loop.written()] for tokens, loop in sorted(self.loops.items())],
+            "outcomes": [part.written() for part in self.outcomes],
+            "weights": [[step, *sums] for step, sums in sorted(self.weights.sums.items())],
+        }
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Counts:
-        tables = {name: Counter(dict(written[name])) for name in ("ended", "causes", "periods", "ngrams", "repeated")}
-        outcomes = tuple(Outcomes.read(part) for part in written["outcomes"])
-        return cls(written["contexts"], written["tokens"], **tables, hashes=tuple(written["hashes"]), outcomes=outcomes)
+        tables = {name: Counter(dict(written[name])) for name in ("ended", "causes", "ngrams", "repeated")}
+        return cls(
+            written["contexts"],
+            written["tokens"],
+            **tables,
+            loops={tuple(tokens): LoopCount.read(loop) for tokens, loop in written["loops"]},
+            hashes=tuple(written["hashes"]),
+            outcomes=tuple(Outcomes.read(part) for part in written["outcomes"]),
+            weights=Weights({step: (total, squares) for step, total, squares in written["weights"]}),
+        )
+
+
+def added(
+    loops: dict[tuple[int, ...], LoopCount], more: dict[tuple[int, ...], LoopCount]
+) -> dict[tuple[int, ...], LoopCount]:
+    together = dict(loops)
+    for tokens, loop in more.items():
+        together[tokens] = together[tokens] + loop if tokens in together else loop
+    return together
 
 
 @dataclass(frozen=True)

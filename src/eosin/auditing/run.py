@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,19 @@ import torch
 from torch import Tensor
 
 import eosin
+from eosin.auditing.certificates import Certificate, append, beside
+from eosin.auditing.drift import Drift, drift
+from eosin.auditing.prover import prover_of
 from eosin.auditing.record import Record, pooled, read_records
-from eosin.auditing.tally import Tally
-from eosin.decoding.decode import as_decoder, check_model, checked_contexts, device_of, evaluating, whole
-from eosin.decoding.unroll import Context, unroll
+from eosin.auditing.tally import MOST_EXAMPLES, Tally
+from eosin.decoding.decode import Contexts, as_decoder, check_model, checked_contexts, device_of, evaluating, whole
+from eosin.decoding.steadiness import is_steady
+from eosin.decoding.survival import survival_of
+from eosin.decoding.unroll import SMALLEST_BATCH, unroll
 from eosin.errors import BadInput
 from eosin.files import digest_of
 from eosin.interfaces import Completion, Decoder, Generative
+from eosin.models.dynamics import dynamics_of
 
 SHARD = 1000
 """Contexts whose counts are written together."""
@@ -37,6 +43,9 @@ class Audit:
     """Records of one model on one set of contexts, decoder by decoder."""
 
     records: list[Record]
+    steady: bool = True
+    """Whether the model gave the same bits in batches of all sizes; if not, near-ties may fall otherwise in another
+    pool."""
 
     @property
     def by_decoder(self) -> dict[str, Record]:
@@ -86,69 +95,143 @@ def audit(
     max_steps: int,
     seed: int = 0,
     pool: int = 1024,
+    proofs: bool = True,
+    survival: bool = False,
     out: Path | str | None = None,
     about: dict[str, Any] | None = None,
     watch: Callable[[Completion, Decoder], None] | None = None,
 ) -> Audit:
     """Decode every prefix with every decoder and count how it ends.
 
-    out     a file of records: what it has is not done again, what is finished is appended at once
-    about   what else belongs into the signature: names of the model and of the contexts
-    watch   is told of every completion as it ends, with its decoder
+    proofs    look for loops and prove that they never end; what is proved is not decoded any further
+    survival  estimate how probable it is not to have ended, instead of counting; for samplers
+    out       a file of records: what it has is not done again, what is finished is appended at once
+    about     what else belongs into the signature: names of the model and of the contexts
+    watch     is told of every completion as it ends, with its decoder
     """
+    check_model(model)
+    parsed = checked_decoders(decoders, model.vocab_size, survival)
+    max_steps, pool = whole("max_steps", max_steps, 1, 2**31), whole("pool", pool, 1, 2**31)
+    contexts = checked_contexts(prefixes, None, model)
+    common = {
+        **signature(model, contexts, max_steps, whole("seed", seed, 0, 2**64)),
+        "estimator": "survival" if survival else "count",
+        "proofs": proofs and not survival,
+        **(about or {}),
+    }
+    done = finished(out, common)
+    wanted = {str(decoder) for decoder in parsed}
+    with appending(out) as write, evaluating(model):
+        steady = steadiness(model, contexts, pool)
+        for decoder in parsed:
+            there = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
+            work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch)
+            for record in work.records(without=there):
+                keep_certificates(out, work.certificates())
+                write(record)
+                done.append(record)
+    return Audit([record for record in done if record.signature["decoder"] in wanted], steady)
+
+
+def checked_decoders(decoders: Sequence[str | Decoder], vocab_size: int, survival: bool) -> list[Decoder]:
     parsed = [as_decoder(decoder) for decoder in decoders]
     if not parsed:
         raise BadInput("name at least one decoder, as in 'greedy'")
-    check_model(model)
     for decoder in parsed:
-        decoder.check(model.vocab_size)
-    max_steps = whole("max_steps", max_steps, 1, 2**31)
-    contexts = checked_contexts(prefixes, None, model)
-    common = {**signature(model, contexts, max_steps, whole("seed", seed, 0, 2**64)), **(about or {})}
-    done = finished(out, common)
-    with appending(out) as write, evaluating(model):
-        for decoder in parsed:
-            mine = {**common, "decoder": str(decoder)}
-            there = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
-            for record in _shards(model, contexts, decoder, mine, there, pool, watch):
-                write(record)
-                done.append(record)
-    wanted = {str(decoder) for decoder in parsed}
-    return Audit([record for record in done if record.signature["decoder"] in wanted])
+        decoder.check(vocab_size)
+    return [survival_of(decoder) for decoder in parsed] if survival else parsed
 
 
-def _shards(
-    model: Generative,
-    contexts: list[Context],
-    decoder: Decoder,
-    common: dict[str, Any],
-    there: set[str],
-    pool: int,
-    watch: Callable[[Completion, Decoder], None] | None,
-) -> Iterator[Record]:
-    """A record for each shard that is not there yet, in the order in which they are finished."""
-    ranges = [(start, min(SHARD, len(contexts) - start)) for start in range(0, len(contexts), SHARD)]
-    tallies = {start: Tally(start, size) for start, size in ranges if shard_name(start, size) not in there}
-    waiting = (context for context in contexts if context.index // SHARD * SHARD in tallies)
-    max_steps, seed = common["max_steps"], common["seed"]
-    for completion in unroll(model, waiting, decoder, max_steps=max_steps, seed=seed, pool=pool) if tallies else ():
-        start = completion.index // SHARD * SHARD
-        tally = tallies[start]
-        tally.add(completion)
-        if watch:
-            watch(completion, decoder)
-        if tally.full:
-            yield Record({**common, "shard": shard_name(start, len(tally.unended))}, tally.counts())
-            del tallies[start]
+def steadiness(model: Generative, contexts: Contexts, pool: int) -> bool:
+    """Tried on the first contexts of one length."""
+    some = [contexts.at(place).prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
+    return is_steady(model, torch.stack([prefix for prefix in some if len(prefix) == len(some[0])]), pool)
+
+
+class Work:
+    """One decoder on all contexts."""
+
+    def __init__(
+        self,
+        model: Generative,
+        contexts: Contexts,
+        decoder: Decoder,
+        signature: dict[str, Any],
+        pool: int,
+        steady: bool,
+        watch: Callable[[Completion, Decoder], None] | None,
+    ):
+        self.model = model
+        self.contexts = contexts
+        self.decoder = decoder
+        self.signature = signature
+        self.pool = pool
+        self.watch = watch
+        self.prover = prover_of(model, decoder, steady) if signature["proofs"] else None
+        self.looked_at: dict[tuple[int, ...], Drift] = {}
+
+    def records(self, without: set[str]) -> Iterator[Record]:
+        """A record for each shard that is not there yet, in the order in which they are finished."""
+        max_steps, size = self.signature["max_steps"], len(self.contexts)
+        ranges = [(start, min(SHARD, size - start)) for start in range(0, size, SHARD)]
+        tallies = {start: Tally(start, n, max_steps) for start, n in ranges if shard_name(start, n) not in without}
+        for completion in self._completions(tallies):
+            start = completion.index // SHARD * SHARD
+            tallies[start].add(completion)
+            if self.watch:
+                self.watch(completion, self.decoder)
+            if tallies[start].full:
+                yield self._record(tallies.pop(start))
+
+    def _completions(self, tallies: Mapping[int, Tally]) -> Iterator[Completion]:
+        places = (place for start in sorted(tallies) for place in range(start, start + len(tallies[start].unended)))
+        return unroll(
+            self.model,
+            map(self.contexts.at, places),
+            self.decoder,
+            max_steps=self.signature["max_steps"],
+            seed=self.signature["seed"],
+            pool=self.pool,
+            observer=self.prover,
+        )
+
+    def _record(self, tally: Tally) -> Record:
+        self._look_at(tally)
+        return Record({**self.signature, "shard": shard_name(tally.start, len(tally.unended))}, tally.counts())
+
+    def _look_at(self, tally: Tally) -> None:
+        """What moves in the loops of which nothing was proved; each loop is looked at once."""
+        dynamics = dynamics_of(self.model)
+        if dynamics is None:
+            return
+        room = MOST_EXAMPLES - len(self.looked_at)
+        new = {cycle: c for cycle, c in tally.examples.items() if cycle not in self.looked_at}
+        for cycle, completion in list(new.items())[:room]:
+            prefix = self.contexts.at(completion.index).prefix
+            tokens = completion.tokens.to(prefix.device)
+            self.looked_at[cycle] = drift(self.model, dynamics, prefix, tokens, len(cycle))
+        for cycle in tally.examples.keys() & self.looked_at.keys():
+            tally.loops[cycle] = replace(tally.loops[cycle], drift=self.looked_at[cycle])
+
+    def certificates(self) -> list[Certificate]:
+        cycles = self.prover.cycles if self.prover else []
+        return [Certificate(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
+
+
+def keep_certificates(out: Path | str | None, certificates: list[Certificate]) -> None:
+    if out is not None and certificates:
+        append(beside(Path(out)), certificates)
 
 
 def shard_name(start: int, size: int) -> str:
     return f"{start}-{start + size - 1}"
 
 
-def signature(model: Generative, contexts: list[Context], max_steps: int, seed: int) -> dict[str, Any]:
+def signature(model: Generative, contexts: Contexts, max_steps: int, seed: int) -> dict[str, Any]:
     """Everything that decides the counts."""
-    prefixes = sha256(json.dumps([context.prefix.tolist() for context in contexts]).encode()).hexdigest()
+    prefixes = sha256()
+    for context in contexts:
+        prefixes.update(json.dumps(context.prefix.tolist()).encode())
     parameters = dict(getattr(model, "named_parameters", list)())
     weights = digest_of({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
     return {
@@ -157,7 +240,7 @@ def signature(model: Generative, contexts: list[Context], max_steps: int, seed: 
         "device": str(device_of(model) or "cpu"),
         "threads": torch.get_num_threads(),
         "model": {"kind": type(model).__name__, "vocab_size": model.vocab_size, "weights": weights[:16]},
-        "contexts": {"count": len(contexts), "digest": prefixes[:16]},
+        "contexts": {"count": len(contexts), "digest": prefixes.hexdigest()[:16]},
         "max_steps": max_steps,
         "seed": seed,
     }

@@ -3,52 +3,82 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
 from jaxtyping import Int
 
-from eosin.auditing.loops import repeating_tail
-from eosin.auditing.record import NGRAMS, SMALLEST_HASHES, Counts, Outcomes
+from eosin.auditing.loops import Tail, onset_of, repeating_tail, rotated
+from eosin.auditing.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, Outcomes, Spread, Weights
 from eosin.causes import Cause
 from eosin.interfaces import Completion
 
+Tokens = Int[np.ndarray, " length"]
+MOST_EXAMPLES = 16
+"""Loops of which a completion is kept, so that it can be looked at more closely."""
+
 
 class Tally:
-    """What has been counted of a range of contexts."""
+    """What has been counted of a range of contexts.
 
-    def __init__(self, start: int, size: int):
+    A completion that was proved infinite is counted as if it had been run to the limit: its tokens are known.
+    """
+
+    def __init__(self, start: int, size: int, max_steps: int):
         self.start = start
+        self.max_steps = max_steps
         self.unended: list[bool | None] = [None] * size
         self.tokens = 0
         self.ended: Counter[int] = Counter()
         self.causes: Counter[str] = Counter()
-        self.periods: Counter[int] = Counter()
+        self.loops: dict[tuple[int, ...], LoopCount] = {}
+        self.examples: dict[tuple[int, ...], Completion] = {}
+        """Completions in loops that nothing was proved of."""
         self.ngrams: Counter[int] = Counter()
         self.repeated: Counter[int] = Counter()
         self.hashes: set[int] = set()
+        self.weights = Weights()
 
     def add(self, completion: Completion) -> Cause:
         """Count one completion; the cause that it is counted under."""
-        tokens = completion.tokens.numpy()
+        tokens = going_on(completion)
         cause = completion.cause
-        tail = repeating_tail(tokens) if cause is Cause.LIMIT else None
+        tail = tail_of(completion, tokens)
         if tail is not None:
-            cause = Cause.LOOPING
-            self.periods[tail.period] += 1
+            cause = Cause.LOOPING if cause is Cause.LIMIT else cause
+            self._add_loop(completion, tail, tokens)
         self.unended[completion.index - self.start] = not cause.ends
-        self.tokens += len(tokens)
+        self.tokens += len(completion.tokens)
         self.causes[cause] += 1
         if cause.ends:
             self.ended[completion.steps] += 1
-        for n in NGRAMS:
-            whole, different = ngrams(tokens, n)
-            self.ngrams[n] += whole
-            self.repeated[n] += whole - different
-        self.hashes.add(int.from_bytes(blake2b(tokens.tobytes(), digest_size=8).digest(), "big"))
+        self._add_ngrams(tokens, len(completion.tokens) if completion.proof is None else self.max_steps)
+        if completion.survival is not None:
+            self.weights += weights_of(completion.survival.numpy(), self.max_steps)
+        # what repeats is told by where it begins and one turn of it, however far it was followed
+        told = tokens if tail is None else tokens[: tail.onset - 1 + tail.period]
+        self.hashes.add(int.from_bytes(blake2b(told.tobytes(), digest_size=8).digest(), "big"))
         if len(self.hashes) > 2 * SMALLEST_HASHES:
             self.hashes = set(sorted(self.hashes)[:SMALLEST_HASHES])
         return cause
+
+    def _add_loop(self, completion: Completion, tail: Tail, tokens: Tokens) -> None:
+        cycle = rotated(tokens[len(tokens) - tail.period :].tolist())
+        loop = LoopCount(onset=Spread.of(tail.onset), example=completion.index)
+        if completion.proof is not None:
+            loop = replace(loop, proved=Spread.of(completion.steps), proofs=frozenset([completion.proof.by]))
+        elif len(self.examples) < MOST_EXAMPLES:
+            self.examples.setdefault(cycle, completion)
+        self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
+
+    def _add_ngrams(self, tokens: Tokens, length: int) -> None:
+        """Of the first `length` tokens. Where that is more than there are, the rest repeats what is there."""
+        for n in NGRAMS:
+            whole, different = ngrams(tokens[:length], n)
+            whole = max(whole, length - n + 1)
+            self.ngrams[n] += whole
+            self.repeated[n] += whole - different
 
     @property
     def full(self) -> bool:
@@ -60,15 +90,45 @@ class Tally:
             tokens=self.tokens,
             ended=self.ended,
             causes=self.causes,
-            periods=self.periods,
+            loops=self.loops,
             ngrams=self.ngrams,
             repeated=self.repeated,
             hashes=tuple(sorted(self.hashes)[:SMALLEST_HASHES]),
             outcomes=(Outcomes(self.start, tuple(map(bool, self.unended))),),
+            weights=self.weights,
         )
 
 
-def ngrams(tokens: Int[np.ndarray, " length"], n: int) -> tuple[int, int]:
+def going_on(completion: Completion) -> Tokens:
+    """The tokens; where it was proved how they go on, some more turns of the cycle."""
+    tokens = completion.tokens.numpy()
+    if completion.proof is None:
+        return tokens
+    cycle = np.array(completion.proof.cycle)
+    return np.concatenate([tokens, np.resize(np.roll(cycle, -1), 2 * len(cycle) + max(NGRAMS))])
+
+
+def tail_of(completion: Completion, tokens: Tokens) -> Tail | None:
+    """How the completion repeats itself: as was proved, or as can be seen."""
+    if completion.proof is not None:
+        period = len(completion.proof.cycle)
+        return Tail(onset_of(tokens, period), period)
+    return repeating_tail(tokens) if completion.cause is Cause.LIMIT else None
+
+
+def weights_of(survival: np.ndarray, max_steps: int) -> Weights:
+    """One path's weight, and its square, after each step that is reported: zero once it has ended."""
+    weights = {step: float(survival[step - 1]) if step <= len(survival) else 0.0 for step in reported(max_steps)}
+    return Weights({step: (weight, weight**2) for step, weight in weights.items()})
+
+
+def reported(max_steps: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50, ... and the limit."""
+    steps = [m * 10**power for power in range(len(str(max_steps))) for m in (1, 2, 5)]
+    return [*(step for step in steps if step < max_steps), max_steps]
+
+
+def ngrams(tokens: Tokens, n: int) -> tuple[int, int]:
     """How many n-grams there are, and how many different ones."""
     if len(tokens) < n:
         return 0, 0

@@ -38,6 +38,33 @@ class Ratio:
         return low, high
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """The mean weight of the survival estimator, and the normal interval around it."""
+
+    total: float
+    squares: float
+    of: int
+
+    @property
+    def value(self) -> float:
+        return self.total / self.of
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        if self.of < 2:
+            return math.inf
+        return math.sqrt(max(0.0, self.squares / self.of - self.value**2) / (self.of - 1))
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        """Where every weight is zero, as wide as if it had been counted: nothing is known of what was not seen."""
+        if self.total == 0:
+            return Ratio(0, self.of).interval(confidence)
+        half = NormalDist().inv_cdf((1 + confidence) / 2) * self.error
+        return max(0.0, self.value - half), min(1.0, self.value + half)
+
+
 def survivors(ended: Mapping[int, int], n: int, limit: int) -> int:
     """How many of n contexts have no eos among their first `limit` tokens, given how many ended at each step."""
     return n - sum(count for step, count in ended.items() if step <= limit)

@@ -7,11 +7,12 @@ therefore walk the same path until the very step at which one of them ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 from eosin.decoding.next_token import NextToken
@@ -35,6 +36,14 @@ class LeftToRight:
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         raise NotImplementedError
 
+    def forced(self, next_token: NextToken) -> Bool[Tensor, " batch"]:
+        """Where no other token could be chosen, whatever the random numbers."""
+        raise NotImplementedError
+
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        """How safely a token is the only one that may be chosen, given by how much it leads each other one."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Greedy(LeftToRight):
@@ -44,6 +53,12 @@ class Greedy(LeftToRight):
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         return next_token.top(1).ids[:, 0]
+
+    def forced(self, next_token: NextToken) -> Bool[Tensor, " batch"]:
+        return torch.ones_like(next_token.peak, dtype=torch.bool)
+
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        return leads.amin(0)
 
     def __str__(self) -> str:
         return "greedy"
@@ -69,36 +84,73 @@ class Sampler(LeftToRight):
             self.truncation.check(vocab_size)
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
+        return self.draw(next_token, uniforms).token(next_token.eos_ids, uniforms)
+
+    def draw(self, next_token: NextToken, uniforms: Uniforms) -> Draw:
         tempered = next_token.at(self.temperature)
         if self.truncation is None or self.truncation.complete:
             return draw_from_all(tempered, uniforms)
         return draw(self.truncation, tempered, uniforms)
+
+    def forced(self, next_token: NextToken) -> Bool[Tensor, " batch"]:
+        kept = None if self.truncation is None else self.truncation.keep(next_token.at(self.temperature))
+        if kept is None:
+            return torch.zeros_like(next_token.peak, dtype=torch.bool)
+        return kept.settled & (kept.sizes == 1)
+
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        if self.truncation is None:
+            return torch.full_like(leads[0], -math.inf)
+        return self.truncation.margin(leads / self.temperature)
 
     def __str__(self) -> str:
         rule = "ancestral" if self.truncation is None else str(self.truncation)
         return rule if self.temperature == 1 else f"{rule},temperature={shortest(self.temperature)}"
 
 
-def draw(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> Token:
-    """A token from what the rule keeps: from a list, or where that would be long, from the front of its order."""
+@dataclass(frozen=True)
+class Draw:
+    """How a row would go on, and how much of the kept probability lies on that and on ending."""
+
+    other: Token
+    """The token that is drawn if the sequence does not end."""
+    other_mass: Float64[Tensor, " batch"]
+    eos_probs: Float64[Tensor, "batch eos"]
+
+    def token(self, eos_ids: EosIds, uniforms: Uniforms) -> Token:
+        """eos with its share of the kept mass, else the other token."""
+        eos_mass = self.eos_probs.sum(1)
+        ends = uniforms[:, 0] * (eos_mass + self.other_mass) < eos_mass
+        return torch.where(ends, eos_ids[quantile(self.eos_probs, uniforms[:, 1])], self.other)
+
+    @property
+    def survival(self) -> Float64[Tensor, " batch"]:
+        """1 - q(eos): the probability that the sequence does not end here."""
+        return self.other_mass / (self.eos_probs.sum(1) + self.other_mass)
+
+
+def draw(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> Draw:
+    """From what the rule keeps: from a list, or where that would be long, from the front of its order."""
     kept = truncation.keep(next_token)
     if kept is None:
         return draw_from_front(truncation, next_token, uniforms)
-    token = draw_from_list(kept, next_token.eos_ids, uniforms)
+    drawn = draw_from_list(kept, uniforms)
     if not kept.settled.all():
         rows = (~kept.settled).nonzero()[:, 0]
-        token[rows] = draw_from_front(truncation, next_token.select(rows), uniforms[rows])
-    return token
+        more = draw_from_front(truncation, next_token.select(rows), uniforms[rows])
+        for column, values in vars(more).items():
+            vars(drawn)[column][rows] = values
+    return drawn
 
 
-def draw_from_list(kept: Kept, eos_ids: EosIds, uniforms: Uniforms) -> Token:
+def draw_from_list(kept: Kept, uniforms: Uniforms) -> Draw:
     by_id = kept.ids.argsort(1)
     probs = kept.log_probs.gather(1, by_id).exp()
     other = kept.ids.gather(1, by_id.gather(1, quantile(probs, uniforms[:, 1])[:, None]))[:, 0]
-    return end_or(other, probs.sum(1), eos_ids, kept.eos_log_probs.exp(), uniforms)
+    return Draw(other, probs.sum(1), kept.eos_log_probs.exp())
 
 
-def draw_from_front(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> Token:
+def draw_from_front(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> Draw:
     line = truncation.line(next_token)
 
     def kept_probs(ids: Tensor, log_probs: Tensor) -> Tensor:
@@ -112,7 +164,7 @@ def draw_from_front(truncation: Truncation, next_token: NextToken, uniforms: Uni
     return draw_by_blocks(next_token, masses, kept_probs, eos_probs, uniforms)
 
 
-def draw_from_all(next_token: NextToken, uniforms: Uniforms) -> Token:
+def draw_from_all(next_token: NextToken, uniforms: Uniforms) -> Draw:
     """Ancestral sampling."""
     masses = (next_token.block_log_mass - next_token.log_total[:, None]).exp()
     return draw_by_blocks(
@@ -126,7 +178,7 @@ def draw_by_blocks(
     probs_of: Callable[[Tensor, Tensor], Tensor],
     eos_probs: Float64[Tensor, "batch eos"],
     uniforms: Uniforms,
-) -> Token:
+) -> Draw:
     """The block first, by its kept mass, then the token within it: only that block is looked at closely."""
     block = quantile(masses, uniforms[:, 1])
     row = torch.arange(next_token.rows, device=block.device)
@@ -134,20 +186,7 @@ def draw_by_blocks(
     fraction = ((uniforms[:, 1] * masses.sum(1) - before) / masses[row, block]).clamp(min=0)
     ids, log_probs = next_token.block(block)
     other = ids.gather(1, quantile(probs_of(ids, log_probs), fraction)[:, None])[:, 0]
-    return end_or(other, masses.sum(1), next_token.eos_ids, eos_probs, uniforms)
-
-
-def end_or(
-    other: Token,
-    other_mass: Float64[Tensor, " batch"],
-    eos_ids: EosIds,
-    eos_probs: Float64[Tensor, "batch eos"],
-    uniforms: Uniforms,
-) -> Token:
-    """eos with its share of the kept mass, else the other token."""
-    eos_mass = eos_probs.sum(1)
-    ends = uniforms[:, 0] * (eos_mass + other_mass) < eos_mass
-    return torch.where(ends, eos_ids[quantile(eos_probs, uniforms[:, 1])], other)
+    return Draw(other, masses.sum(1), eos_probs)
 
 
 def quantile(weights: Float64[Tensor, "batch n"], fraction: Float64[Tensor, " batch"]) -> Int[Tensor, " batch"]:

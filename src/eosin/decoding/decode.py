@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -45,7 +46,7 @@ def decode(
     contexts = checked_contexts(prefixes, indices, model)
     with evaluating(model):
         completions = list(unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool))
-    place = {context.index: number for number, context in enumerate(contexts)}
+    place = {number: place for place, number in enumerate(contexts.numbers)}
     return Completions.pack(sorted(completions, key=lambda completion: place[completion.index]))
 
 
@@ -80,27 +81,52 @@ def whole(name: str, value: Any, least: int, end: int) -> int:
     return number
 
 
+@dataclass(frozen=True)
+class Contexts:
+    """Prefixes that have been checked, each with its number; they become tensors when their turn comes."""
+
+    prefixes: Tensor | Sequence[Sequence[int]]
+    numbers: Sequence[int]
+    device: torch.device | None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[Context]:
+        return map(self.at, range(len(self)))
+
+    def at(self, place: int) -> Context:
+        return Context(self.numbers[place], torch.as_tensor(self.prefixes[place], device=self.device).long())
+
+
 def checked_contexts(
     prefixes: Tensor | Sequence[Sequence[int]], indices: Sequence[int] | None, model: Generative
-) -> list[Context]:
+) -> Contexts:
     if not hasattr(prefixes, "__len__") or getattr(prefixes, "ndim", 2) == 0:
         raise BadInput(f"prefixes must be a tensor or a list of lists of token ids, got {prefixes!r}")
     if len(prefixes) == 0:
         raise BadInput("prefixes must hold at least one prefix, got none")
-    numbers = list(range(len(prefixes)) if indices is None else indices)
-    numbers = [whole("each of indices", number, 0, 2**63) for number in numbers]
-    if len(numbers) != len(prefixes) or len(set(numbers)) != len(numbers):
-        raise BadInput(f"indices must be {len(prefixes)} different numbers, one for each prefix, got {indices!r}")
+    for place, prefix in enumerate(prefixes):
+        check_prefix(prefix, place, model.vocab_size)
     device = device_of(model) or getattr(prefixes, "device", None)
-    tokens = [checked_prefix(prefix, place, model.vocab_size) for place, prefix in enumerate(prefixes)]
-    return [Context(n, torch.tensor(t, device=device)) for n, t in zip(numbers, tokens, strict=True)]
+    return Contexts(prefixes, checked_numbers(indices, len(prefixes)), device)
 
 
-def checked_prefix(prefix: Tensor | Sequence[int], place: int, vocab_size: int) -> list[int]:
+def checked_numbers(indices: Sequence[int] | None, count: int) -> Sequence[int]:
+    if indices is None:
+        return range(count)
+    numbers = [whole("each of indices", number, 0, 2**63) for number in indices]
+    if len(numbers) != count or len(set(numbers)) != count:
+        raise BadInput(f"indices must be {count} different numbers, one for each prefix, got {indices!r}")
+    return numbers
+
+
+def check_prefix(prefix: Tensor | Sequence[int], place: int, vocab_size: int) -> None:
     tokens = prefix.tolist() if hasattr(prefix, "tolist") else prefix
     if not isinstance(tokens, list | tuple) or not tokens:
         raise BadInput(f"prefix {place} must be a list of at least one token id, got {prefix!r}")
-    return [whole(f"each token id of prefix {place}", token, 0, vocab_size) for token in tokens]
+    for token in tokens:
+        whole(f"each token id of prefix {place}", token, 0, vocab_size)
 
 
 def device_of(model: Generative) -> torch.device | None:

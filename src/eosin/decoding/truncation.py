@@ -25,6 +25,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
+from torch.nn import functional
 
 from eosin.decoding.next_token import NextToken
 from eosin.decoding.selection import Line, Order, by_probability, line_where
@@ -48,6 +49,11 @@ class Kept:
     """The same for the tokens that end it."""
     settled: Bool[Tensor, " batch"]
     """False where the rule might keep more tokens than it has looked at."""
+
+    @property
+    def sizes(self) -> Int[Tensor, " batch"]:
+        """How many tokens are kept."""
+        return (self.log_probs > -math.inf).sum(1) + (self.eos_log_probs > -math.inf).sum(1)
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,10 @@ class Rule:
     def settles(self, count: Int[Tensor, " batch"], looked_at: int) -> Bool[Tensor, " batch"]:
         """Whether the tokens behind those looked at can be told not to be kept."""
         return count < looked_at
+
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        """How safely a token is kept alone, given the least by which it leads each other one; here: never."""
+        return torch.full_like(leads[0], -math.inf)
 
     def __str__(self) -> str:
         (value,) = vars(self).values()
@@ -188,6 +198,9 @@ class TopK(SmallestSet):
     def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
         return running >= self.k
 
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        return leads.amin(0) if self.k == 1 else super().margin(leads)
+
 
 @dataclass(frozen=True)
 class Nucleus(SmallestSet):
@@ -204,6 +217,9 @@ class Nucleus(SmallestSet):
 
     def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
         return running > self.mu + ROUNDING
+
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        return leads.amin(0).minimum(least_log_prob(leads) - math.log(self.mu + ROUNDING))
 
 
 @dataclass(frozen=True)
@@ -238,6 +254,9 @@ class MinP(Threshold):
     def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return next_token.best_log_prob + math.log(self.ratio)
 
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        return leads.amin(0) + math.log(self.ratio)
+
 
 @dataclass(frozen=True)
 class Epsilon(Threshold):
@@ -251,6 +270,9 @@ class Epsilon(Threshold):
     def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return torch.full_like(next_token.best_log_prob, math.log(self.cut))
 
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        return leads.amin(0).minimum(math.log(self.cut) - greatest_other_log_prob(leads))
+
 
 @dataclass(frozen=True)
 class Eta(Threshold):
@@ -263,6 +285,10 @@ class Eta(Threshold):
 
     def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return (math.log(self.cut) / 2 - next_token.entropy).clamp(max=math.log(self.cut))
+
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        least = (math.log(self.cut) / 2 - greatest_entropy(leads)).clamp(max=math.log(self.cut))
+        return leads.amin(0).minimum(least - greatest_other_log_prob(leads))
 
 
 @dataclass(frozen=True)
@@ -303,6 +329,10 @@ class Consistent:
     def line(self, next_token: NextToken) -> Line:
         return self.inner.line(next_token)
 
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        """Nothing is ever kept alone: eos is there too."""
+        return torch.full_like(leads[0], -math.inf)
+
     def __str__(self) -> str:
         return f"consistent-{self.inner}"
 
@@ -311,6 +341,24 @@ TRUNCATIONS: dict[str, type[Rule]] = {
     rule.name: rule for rule in (TopK, Nucleus, Typical, MinP, Epsilon, Eta, TopNSigma)
 }
 """Every rule by its name in a specification."""
+
+
+def least_log_prob(leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+    """The least log-probability of a token that leads each other one by at least so much."""
+    return -torch.log1p((-leads).exp().sum(0))
+
+
+def greatest_other_log_prob(leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+    """The greatest that another token can then have: there may be nothing besides it and the leader."""
+    return functional.logsigmoid(-leads.amin(0))
+
+
+def greatest_entropy(leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+    """The greatest entropy that the distribution can then have: all others share equally what the leader leaves."""
+    rest = -torch.expm1(least_log_prob(leads))
+    leader = 1 - rest
+    spread = torch.special.entr(leader) + torch.special.entr(rest) + rest * math.log(max(1, len(leads) - 1))
+    return torch.where(rest <= 0.5, spread, math.inf)  # beyond that it need not grow with the rest
 
 
 def shortest(number: float) -> str:

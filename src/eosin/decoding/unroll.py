@@ -6,13 +6,14 @@
 
 A search (`Paths` here, `Hypotheses` in `eosin.decoding.beam`) turns logits into the next tokens and says which rows
 they follow, so dropping finished rows and reordering a beam are one and the same `select`. Nothing is computed for a
-row that has ended, and no step is taken that nobody needs.
+row that has ended, and no step is taken that nobody needs. An observer may look at the rows after every step and take
+out those of which it can prove that they go on for ever.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
@@ -21,15 +22,18 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
+from eosin.causes import Cause
 from eosin.decoding.next_token import NextToken, Workspace, survey
 from eosin.decoding.randomness import uniforms
 from eosin.decoding.table import Table, UnderWay, cause_of, written
-from eosin.interfaces import Completion, Decoder, EosIds, Generative, Rows, Search, Token, Uniforms
+from eosin.interfaces import Completion, Decoder, EosIds, Generative, Proof, Rows, Search, Token, Uniforms
 from eosin.logits import Logits, as_logits
 from eosin.states import can_join
 
-SMALLEST_BATCH = 16
-"""Matrix products of few rows round differently (docs/log.md), so a smaller batch is filled up with repeated rows."""
+SMALLEST_BATCH, BATCH_MULTIPLE = 16, 8
+"""Matrix products of few rows, or of an odd number of them, can round differently (docs/log.md), so a batch is filled
+up with repeated rows.
+"""
 ROOM_TO_OPEN = 8
 """New contexts enter when one part in so many of the pool is free: reading a prefix has a price of its own."""
 
@@ -43,10 +47,17 @@ class Context:
 
 
 def unroll(
-    model: Generative, contexts: Iterable[Context], decoder: Decoder, *, max_steps: int, seed: int, pool: int
+    model: Generative,
+    contexts: Iterable[Context],
+    decoder: Decoder,
+    *,
+    max_steps: int,
+    seed: int,
+    pool: int,
+    observer: Observer | None = None,
 ) -> Iterator[Completion]:
     """Decode all contexts with at most `pool` rows at a time; completions come in the order in which they end."""
-    loop = Loop(model, decoder, max_steps, seed)
+    loop = Loop(model, decoder, max_steps, seed, observer)
     capacity = max(1, pool // decoder.rows_per_context)
     waiting = Waiting(contexts, capacity)
     cohort: Cohort | None = None
@@ -93,9 +104,12 @@ class Waiting:
 class Cohort:
     """Contexts under way and what the model is to read next. Rows beyond those of the search repeat them."""
 
-    search: Search
+    search: Any
+    """A Search."""
     token: Token
     state: Any
+    memory: Any = None
+    """What an observer remembers of each row: a state as the model's is."""
 
     def room(self, capacity: int) -> int:
         """How many contexts may enter now; none where the model's state cannot be joined, or for too few to matter."""
@@ -106,15 +120,34 @@ class Cohort:
     def join(self, other: Cohort) -> Cohort:
         search = self.search.join(other.search)
         rows = torch.cat([torch.arange(self.search.rows), len(self.token) + torch.arange(other.search.rows)])
-        rows = filled_up(rows.to(self.token.device))
-        return Cohort(search, torch.cat([self.token, other.token])[rows], self.state.join(other.state).select(rows))
+        return self._with(other).select(search, filled_up(rows.to(self.token.device)))
+
+    def _with(self, other: Cohort) -> Cohort:
+        memory = None if self.memory is None else self.memory.join(other.memory)
+        return Cohort(self.search, torch.cat([self.token, other.token]), self.state.join(other.state), memory)
+
+    def select(self, search: Search, rows: Rows) -> Cohort:
+        memory = None if self.memory is None else self.memory.select(rows)
+        return Cohort(search, self.token[rows], self.state.select(rows), memory)
+
+    def without(self, proofs: Mapping[int, Proof]) -> Cohort:
+        """The rows that nothing was proved of; the others are handed out as proved infinite."""
+        left = self.search.retire(proofs)
+        return self.select(self.search, filled_up(left)) if len(left) else self
+
+
+Observer = Callable[[Cohort], Cohort]
+"""Looks at what is under way after every step and returns what to go on with; for searches of a row a context."""
 
 
 class Loop:
     """One model and one decoder, and the memory that a step needs."""
 
-    def __init__(self, model: Generative, decoder: Decoder, max_steps: int, seed: int):
+    def __init__(
+        self, model: Generative, decoder: Decoder, max_steps: int, seed: int, observer: Observer | None = None
+    ):
         self.model = model
+        self.observer = observer
         self.decoder = decoder
         self.max_steps = max_steps
         self.seed = seed
@@ -132,7 +165,7 @@ class Loop:
     @torch.inference_mode()
     def step(self, cohort: Cohort) -> Cohort:
         answer = self.model.step(cohort.token, cohort.state)
-        return self._advance(cohort.search, *self._checked(answer, len(cohort.token)))
+        return self._advance(cohort.search, *self._checked(answer, len(cohort.token)), cohort.memory)
 
     def _checked(self, answer: Any, rows: int) -> tuple[Logits, Any]:
         """What the model said, if it is logits of the right shape and a state."""
@@ -145,7 +178,7 @@ class Loop:
             )
         return as_logits(logits), state
 
-    def _advance(self, search: Search, logits: Logits, state: Any) -> Cohort:
+    def _advance(self, search: Search, logits: Logits, state: Any, memory: Any = None) -> Cohort:
         rows_before = search.rows
         next_token = survey(logits, search.eos_ids, rows_before, self.workspace)
         check_finite(next_token, search)
@@ -153,13 +186,20 @@ class Loop:
         if not len(parents):
             return Cohort(search, token, state)
         rows = filled_up(torch.arange(len(parents), device=parents.device))
-        unmoved = len(parents) == rows_before and torch.equal(parents, rows[:rows_before])
-        return Cohort(search, token[rows], state if unmoved else state.select(parents[rows]))
+        if len(parents) < rows_before or not torch.equal(parents, rows[:rows_before]):
+            state = state.select(parents[rows])
+            memory = memory if memory is None else memory.select(parents[rows])
+        cohort = Cohort(search, token[rows], state, memory)
+        return self.observer(cohort) if self.observer else cohort
 
 
 def filled_up(rows: Rows) -> Int[Tensor, " batch"]:
-    """At least the smallest batch that rounds as all larger ones do, repeating rows where there are too few."""
-    return rows[torch.arange(max(len(rows), SMALLEST_BATCH), device=rows.device) % len(rows)]
+    """A batch of a size that rounds as all others do, repeating rows where there are too few."""
+    return rows[torch.arange(filled_size(len(rows)), device=rows.device) % len(rows)]
+
+
+def filled_size(rows: int) -> int:
+    return max(SMALLEST_BATCH, -(-rows // BATCH_MULTIPLE) * BATCH_MULTIPLE)
 
 
 def check_finite(next_token: NextToken, search: Search) -> None:
@@ -177,6 +217,14 @@ class Chooser(Protocol):
     """A decoder that goes from left to right, one token a row."""
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token: ...
+
+    def forced(self, next_token: NextToken) -> Bool[Tensor, " batch"]:
+        """Where no other token could be chosen, whatever the random numbers."""
+
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        """How safely a token is the only one that may be chosen, in nats, where its logit leads each other one by at
+        least so much: not at all where this is not positive. Its own lead is infinite.
+        """
 
 
 @dataclass
@@ -207,7 +255,7 @@ class Paths(UnderWay):
 
     def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
         table = self.table
-        token = self.chooser.choose(next_token, uniforms(self.seed, table.index, table.steps))
+        token = self.choose(next_token, uniforms(self.seed, table.index, table.steps))
         table.history = written(table.history, table.steps, token, self.max_steps)
         table.log_prob += next_token.log_probs_of(token)
         table.steps += 1
@@ -219,9 +267,32 @@ class Paths(UnderWay):
             self.table = table.select(rows)
         return token[rows], rows
 
+    def choose(self, next_token: NextToken, numbers: Uniforms) -> Token:
+        return self.chooser.choose(next_token, numbers)
+
     def _retire(self, rows: Rows, terminated: Bool[Tensor, " contexts"]) -> None:
         table = self.table.select(rows)
         tokens = table.history[:, : int(table.steps.max())].cpu().long()
         columns = (table.index, table.steps, terminated[rows], table.log_prob)
         for row, (index, steps, ended, log_prob) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-            self.ended.append(Completion(index, tokens[row, :steps], cause_of(ended), steps, log_prob))
+            known = self.known_of(table, row)
+            self.ended.append(Completion(index, tokens[row, :steps], cause_of(ended), steps, log_prob, **known))
+
+    def known_of(self, table: PathTable, row: int) -> dict[str, Any]:
+        """What else is to be said of a completion."""
+        return {}
+
+    def produced(self, row: int) -> list[int]:
+        """The tokens of one context so far."""
+        return self.table.history[row, : int(self.table.steps[row])].tolist()
+
+    def retire(self, proofs: Mapping[int, Proof]) -> Rows:
+        """Hand out the contexts that are proved to go on for ever; the rows that are left."""
+        for row, proof in sorted(proofs.items()):
+            index, steps = int(self.table.index[row]), int(self.table.steps[row])
+            tokens, log_prob = torch.tensor(self.produced(row)), float(self.table.log_prob[row])
+            self.ended.append(Completion(index, tokens, Cause.PROVED, steps, log_prob, proof))
+        left = torch.tensor([row for row in range(self.rows) if row not in proofs], dtype=torch.int64)
+        left = left.to(self.table.index.device)
+        self.table = self.table.select(left)
+        return left

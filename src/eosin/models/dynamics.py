@@ -9,6 +9,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from eosin.models.language_model import NeuralLM
+from eosin.states import TensorState
+
+STEADY_ROWS = 16
+"""Products of this many rows round as those of any larger batch do."""
 
 
 class RecurrentDynamics:
@@ -30,14 +34,24 @@ class RecurrentDynamics:
     def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
         return self.read(token, state)
 
+    @torch.no_grad()
+    def rounding(self, token: int, state: Float64[Tensor, " state"]) -> float:
+        """How far a step in the model's own precision is from one in float64, in the 2-norm."""
+        dtype = self.embedding.dtype
+        rows = state.to(dtype).expand(STEADY_ROWS, -1)
+        inputs = self.embedding[token].expand(STEADY_ROWS, 1, -1)
+        _, after = self.core(inputs, TensorState(tuple(part.contiguous() for part in rows.chunk(self._parts, dim=1))))
+        exact = self.advance(token, state.to(dtype).double())
+        return float((torch.cat(after.tensors, dim=1)[0].double() - exact).norm())
+
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
         differences = self.weight[token] - self.weight
         lead = differences @ self._top(state) + self.bias[token] - self.bias
         return lead, differences.norm(dim=1)
 
-    def flat(self, tensors: tuple[Tensor, ...]) -> Float64[Tensor, "batch state"]:
-        """The rows of a core's state as vectors."""
-        return torch.cat(tensors, dim=1).double()
+    def vectors(self, state: Any) -> Float64[Tensor, "batch state"]:
+        """The rows of the model's state, each as one vector."""
+        return torch.cat(state.first.tensors, dim=1).double()
 
     def _top(self, state: Tensor) -> Tensor:
         """The hidden vector of the last layer."""

@@ -24,6 +24,9 @@ class KeyValues:
     Rows are aligned at their ends; a shorter row has unused places in front.
     """
 
+    size = None
+    """It grows with every token, so it never comes back."""
+
     keys: Float[Tensor, "batch layers heads time size"]
     values: Float[Tensor, "batch layers heads time size"]
     lengths: Int[Tensor, " batch"]

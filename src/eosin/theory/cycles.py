@@ -6,32 +6,38 @@ each step,
 
     r_t = |J_t ... J_1| r_0 + sum over i <= t of |J_t ... J_{i+1}| (Q_i(r_{i-1}) + |F(s_{i-1}) - s_i| + rho)
 
-bounds how far the state can be from s_t. If greedy decoding chooses v_{t+1} everywhere within r_t of s_t, and
-r_P + |s_P - s_0| <= r_0, then from anywhere within r_0 of s_0 the tokens repeat for ever: after P steps the state is
-back in the ball that it started from. One period is often not enough to contract, so 2, 4, 8, ... are tried.
+bounds how far the state can be from s_t. If the decoder must choose v_{t+1} everywhere within r_t of s_t, and
+r_P <= r_0 where s_P = s_0, then from anywhere within r_0 of s_0 the tokens repeat for ever: after P steps the state is
+back in the ball that it started from. One period is often not enough to contract, so the tube is followed over
+several, all radii at once, until one of them closes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from eosin.theory.expansion import SLACK, Expansion
 
 ROUNDING = 1e-6
-"""rho: the error that a step in float32 may make. What steps really make is measured against it."""
+"""The least error allowed at each step."""
+SAFETY = 10
+"""The error allowed at each step is at least so many times the largest that was measured along the cycle."""
 LOGIT_ROUNDING = 1e-3
 """By how much a choice must lead beyond what the ball takes from it: rounded logits may not turn it."""
 RADII = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
 LONGEST = 64
-"""The most steps that are proved at once: a period times how often it is repeated."""
+"""The most steps that a tube is followed."""
 SETTLED = 1e-11
 MOST_PERIODS = 400
+
+Margin = Callable[[Float64[Tensor, "vocab n"]], Float64[Tensor, " n"]]
+"""From the least leads of a token to how safely a decoder must choose it: not at all where that is not positive."""
 
 
 @runtime_checkable
@@ -43,6 +49,9 @@ class Dynamics(Protocol):
 
     def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
         """The same on numbers."""
+
+    def rounding(self, token: int, state: Float64[Tensor, " state"]) -> float:
+        """How far a step in the model's own precision is from this."""
 
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
         """By how much a token's logit leads each other one, and how fast a lead can shrink with the distance."""
@@ -56,40 +65,47 @@ class Cycle:
     """From the centre on, over and over."""
     centre: Float64[Tensor, " state"]
     radius: float
-    """Every state this near to the centre never ends."""
+    """From every state this near to the centre, the tokens repeat for ever."""
     repeats: int
     """How many periods it took until the ball was mapped into itself."""
     contraction: float
-    """The norm of the derivative over that time."""
+    """A bound on the norm of the derivative over that time."""
     widest: float
     """The largest radius on the way."""
     margin: float
-    """The smallest lead of a chosen token that is left, in logits."""
+    """How safe the least safe choice is, in nats."""
     rounding: float
+    """The error that was allowed at each step."""
 
     @property
     def period(self) -> int:
         return len(self.tokens)
 
+    def written(self) -> dict[str, Any]:
+        """As JSON can hold it; numbers of Python are written so that they read back exactly."""
+        return {**vars(self), "tokens": list(self.tokens), "centre": self.centre.tolist()}
+
+    @classmethod
+    def read(cls, written: dict[str, Any]) -> Cycle:
+        centre = torch.tensor(written["centre"], dtype=torch.float64)
+        return cls(**{**written, "tokens": tuple(written["tokens"]), "centre": centre})
+
 
 def certify(
-    dynamics: Dynamics, tokens: Sequence[int], state: Float[Tensor, " state"], eos_ids: Sequence[int]
+    dynamics: Dynamics, tokens: Sequence[int], state: Float[Tensor, " state"], eos_ids: Sequence[int], margin: Margin
 ) -> Cycle | None:
     """A proof that decoding from near this state repeats these tokens for ever; None where there is none."""
-    if set(tokens) & set(eos_ids):
+    if len(tokens) > LONGEST or set(tokens) & set(eos_ids):
         return None
     centre = settled(dynamics, tokens, state.detach().double())
-    if centre is None:
+    return None if centre is None else prove(dynamics, tokens, centre, margin, RADII)
+
+
+def check(dynamics: Dynamics, cycle: Cycle, eos_ids: Sequence[int], margin: Margin) -> Cycle | None:
+    """The proof done again from a cycle's centre and radius, and nothing else that it says of itself."""
+    if set(cycle.tokens) & set(eos_ids):
         return None
-    repeats = 1
-    while repeats * len(tokens) <= LONGEST:
-        orbit = orbit_of(dynamics, list(tokens) * repeats, centre)
-        for radius in RADII:
-            proved = prove(dynamics, tokens, orbit, radius, repeats)
-            if proved is not None:
-                return proved
-        repeats *= 2
-    return None
+    return prove(dynamics, cycle.tokens, cycle.centre, margin, (cycle.radius,))
 
 
 def settled(dynamics: Dynamics, tokens: Sequence[int], state: Tensor) -> Tensor | None:
@@ -103,53 +119,99 @@ def settled(dynamics: Dynamics, tokens: Sequence[int], state: Tensor) -> Tensor 
     return None
 
 
-@dataclass(frozen=True)
+def prove(
+    dynamics: Dynamics, tokens: Sequence[int], centre: Tensor, margin: Margin, radii: Sequence[float]
+) -> Cycle | None:
+    """Follow the tube around a cycle until one of the radii closes; None where no choice is safe, or none closes."""
+    orbit = Orbit(dynamics, tokens, centre)
+    tube = Tube(orbit, margin, torch.tensor(radii, dtype=torch.float64, device=centre.device))
+    for repeats in range(1, LONGEST // len(tokens) + 1):
+        for phase in range(len(tokens)):
+            tube.step(phase)
+            if not tube.possible.any():
+                return None
+        if (closed := tube.closed).any():
+            best = int(closed.int().argmax())
+            return Cycle(
+                tokens=tuple(tokens),
+                centre=centre,
+                radius=float(tube.start[best]),
+                repeats=repeats,
+                contraction=tube.norms[-1][0],
+                widest=float(tube.widest[best]),
+                margin=float(tube.margins[best]),
+                rounding=orbit.rounding,
+            )
+    return None
+
+
 class Orbit:
-    """Centres along a cycle, and the norms of all products of derivatives between them."""
+    """The centres along a cycle, and what is known at each."""
 
-    tokens: list[int]
-    centres: list[Tensor]
-    norms: list[list[float]]
-    """norms[t][i] bounds |J_t ... J_{i+1}|; norms[t][t] is 1."""
+    def __init__(self, dynamics: Dynamics, tokens: Sequence[int], centre: Tensor):
+        self.dynamics = dynamics
+        self.tokens = tokens
+        self.centres = [centre]
+        for token in tokens:
+            self.centres.append(dynamics.advance(token, self.centres[-1]))
+        self.gap = float((self.centres.pop() - centre).norm()) * SLACK
+        self.leads = [dynamics.leads(*at) for at in zip(tokens, self.centres, strict=True)]
+        measured = max(dynamics.rounding(*at) for at in zip(tokens, self.centres, strict=True))
+        self.rounding = max(ROUNDING, SAFETY * measured)
 
+    def least_leads(self, phase: int, radii: Tensor) -> Float64[Tensor, "vocab radii"]:
+        """Of the chosen token over each other one, anywhere within these radii of the centre."""
+        lead, slope = self.leads[phase]
+        least = lead[:, None] - slope[:, None] * (radii * SLACK) - LOGIT_ROUNDING
+        least[self.tokens[phase]] = torch.inf
+        return least
 
-def orbit_of(dynamics: Dynamics, tokens: list[int], centre: Tensor) -> Orbit:
-    centres, norms = [centre], [[1.0]]
-    products = centre.new_empty(len(centre), 0)
-    size = len(centre)
-    for token in tokens:
-        step = dynamics.read(token, Expansion.around(centres[-1], 0.0))
-        identity = torch.eye(size, dtype=torch.float64, device=centre.device)
-        products = step.jacobian @ torch.cat([products, identity], dim=1)
-        norms.append([*map(norm_bound, products.split(size, dim=1)), 1.0])  # type: ignore[no-untyped-call]
-        centres.append(step.value)
-    return Orbit(tokens, centres, norms)
-
-
-def prove(dynamics: Dynamics, cycle: Sequence[int], orbit: Orbit, radius: float, repeats: int) -> Cycle | None:
-    """Whether the ball of this radius around the first centre is mapped into itself, choosing the same tokens."""
-    radii, errors, margins = [radius], [], []
-    for t, token in enumerate(orbit.tokens):
-        margins.append(margin_at(dynamics, token, orbit.centres[t], radii[t]))
-        if margins[-1] <= 0 or radii[t] > 1:
-            return None
-        remainder = dynamics.read(token, Expansion.around(orbit.centres[t], radii[t])).remainder
-        errors.append(float(remainder.norm()) * SLACK + ROUNDING)
-        from_errors = sum(norm * error for norm, error in zip(orbit.norms[t + 1][1:], errors, strict=True))
-        radii.append((orbit.norms[t + 1][0] * radius + from_errors) * SLACK)
-    gap = float((orbit.centres[-1] - orbit.centres[0]).norm())
-    if radii[-1] + gap > radius:
-        return None
-    contraction = orbit.norms[-1][0]
-    return Cycle(tuple(cycle), orbit.centres[0], radius, repeats, contraction, max(radii), min(margins), ROUNDING)
+    def disturbance(self, phase: int) -> float:
+        """What comes on top of the remainder at a step: rounding, and at the end of a period the way to the start."""
+        return self.rounding + (self.gap if phase == len(self.tokens) - 1 else 0.0)
 
 
-def margin_at(dynamics: Dynamics, token: int, centre: Tensor, radius: float) -> float:
-    """The smallest lead of a token over another that is left anywhere in the ball."""
-    lead, slope = dynamics.leads(token, centre)
-    left = lead - radius * slope * SLACK - LOGIT_ROUNDING
-    left[token] = torch.inf
-    return float(left.min())
+class Tube:
+    """How far from the centres states can get that start within some radii of the first one."""
+
+    def __init__(self, orbit: Orbit, margin: Margin, start: Float64[Tensor, " radii"]):
+        self.orbit = orbit
+        self.margin = margin
+        self.start = start
+        self.radii = start
+        self.widest = start
+        self.margins = torch.full_like(start, torch.inf)
+        self.possible: Bool[Tensor, " radii"] = torch.ones_like(start, dtype=torch.bool)
+        self.errors: list[Tensor] = []
+        self.products: list[Tensor] = []
+        """J_t ... J_{i+1} for each i within the first period."""
+        self.norms: list[list[float]] = [[1.0]]
+        """norms[t][i] bounds |J_t ... J_{i+1}|; norms[t][t] is 1."""
+
+    def step(self, phase: int) -> None:
+        orbit, token = self.orbit, self.orbit.tokens[phase]
+        self.margins = self.margins.minimum(self.margin(orbit.least_leads(phase, self.radii)))
+        self.possible = self.possible & (self.margins > 0) & (self.radii <= 1)
+        after = orbit.dynamics.read(token, Expansion.around(orbit.centres[phase], self.radii))
+        self.errors.append((after.remainder.norm(dim=0) + orbit.disturbance(phase)) * SLACK)
+        self._multiply(after.jacobian)
+        grown = torch.tensor(self.norms[-1], dtype=torch.float64, device=self.start.device)
+        self.radii = (grown @ torch.stack([self.start, *self.errors])) * SLACK
+        self.widest = self.widest.maximum(self.radii)
+
+    def _multiply(self, jacobian: Tensor) -> None:
+        """One more factor. Derivatives repeat with the period, so products that begin later have been seen before."""
+        period, t = len(self.orbit.tokens), len(self.norms)
+        self.products = [jacobian @ product for product in self.products]
+        if t <= period:
+            self.products.append(jacobian)
+        new = [norm_bound(product) for product in self.products]
+        self.norms.append([*new, *(self.norms[t - period] if t >= period else [1.0])])
+
+    @property
+    def closed(self) -> Bool[Tensor, " radii"]:
+        """Which balls are back within themselves; asked at the end of a period."""
+        return self.possible & (self.radii <= self.start)
 
 
 def norm_bound(matrix: Float64[Tensor, "n m"]) -> float:

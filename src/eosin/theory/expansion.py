@@ -4,6 +4,8 @@ An expansion stands for all values that a quantity takes while a state moves by 
 
     value + jacobian e + anything of at most `remainder`, coordinate by coordinate
 
+Several radii are tried at once: they share the value and the jacobian, and each has its own remainder.
+
 It can be added, multiplied, mapped linearly and put through tanh and sigmoid, and what comes out is an expansion again:
 the remainder grows by what the second derivatives allow. So the formula of a recurrent cell, written once, gives the
 next state on numbers and its error bound on expansions. Everything is in float64; `SLACK` covers its rounding.
@@ -29,46 +31,47 @@ SIGMOID_CURVATURE = 1 / (6 * math.sqrt(3))
 class Expansion:
     value: Float64[Tensor, " n"]
     jacobian: Float64[Tensor, "n state"]
-    remainder: Float64[Tensor, " n"]
-    radius: float
+    remainder: Float64[Tensor, "n radii"]
+    radii: Float64[Tensor, " radii"]
 
     @classmethod
-    def around(cls, centre: Float64[Tensor, " state"], radius: float) -> Expansion:
+    def around(cls, centre: Float64[Tensor, " state"], radii: Float64[Tensor, " radii"]) -> Expansion:
         """The state itself."""
-        return cls(centre, torch.eye(len(centre), dtype=torch.float64), torch.zeros_like(centre), radius)
+        exact = centre.new_zeros(len(centre), len(radii))
+        return cls(centre, torch.eye(len(centre), dtype=torch.float64, device=centre.device), exact, radii)
 
     @property
-    def deviation(self) -> Float64[Tensor, " n"]:
+    def deviation(self) -> Float64[Tensor, "n radii"]:
         """How far each coordinate can get from its value."""
-        return (self.jacobian.norm(dim=1) * self.radius + self.remainder) * SLACK
+        return (self.jacobian.norm(dim=1, keepdim=True) * self.radii + self.remainder) * SLACK
 
     def __add__(self, other: Expansion | Tensor) -> Expansion:
         if isinstance(other, Tensor):
-            return Expansion(self.value + other, self.jacobian, self.remainder, self.radius)
+            return Expansion(self.value + other, self.jacobian, self.remainder, self.radii)
         return Expansion(
             self.value + other.value,
             self.jacobian + other.jacobian,
             (self.remainder + other.remainder) * SLACK,
-            self.radius,
+            self.radii,
         )
 
     __radd__ = __add__
 
     def __sub__(self, other: Expansion) -> Expansion:
-        return self + Expansion(-other.value, -other.jacobian, other.remainder, other.radius)
+        return self + Expansion(-other.value, -other.jacobian, other.remainder, other.radii)
 
     def __mul__(self, other: Expansion) -> Expansion:
         second_order = self.deviation * other.deviation
-        first_order = self.value.abs() * other.remainder + other.value.abs() * self.remainder
+        first_order = self.value.abs()[:, None] * other.remainder + other.value.abs()[:, None] * self.remainder
         return Expansion(
             self.value * other.value,
             self.value[:, None] * other.jacobian + other.value[:, None] * self.jacobian,
             (first_order + second_order) * SLACK,
-            self.radius,
+            self.radii,
         )
 
     def __getitem__(self, rows: slice) -> Expansion:
-        return Expansion(self.value[rows], self.jacobian[rows], self.remainder[rows], self.radius)
+        return Expansion(self.value[rows], self.jacobian[rows], self.remainder[rows], self.radii)
 
     @classmethod
     def joined(cls, parts: Sequence[Expansion]) -> Expansion:
@@ -77,7 +80,7 @@ class Expansion:
             torch.cat([part.value for part in parts]),
             torch.cat([part.jacobian for part in parts]),
             torch.cat([part.remainder for part in parts]),
-            parts[0].radius,
+            parts[0].radii,
         )
 
     def chunk(self, parts: int) -> tuple[Expansion, ...]:
@@ -87,7 +90,7 @@ class Expansion:
     def __rmatmul__(self, matrix: Float64[Tensor, "m n"]) -> Expansion:
         """The image under a linear map: `matrix @ expansion`."""
         remainder = (matrix.abs() @ self.remainder) * SLACK
-        return Expansion(matrix @ self.value, matrix @ self.jacobian, remainder, self.radius)
+        return Expansion(matrix @ self.value, matrix @ self.jacobian, remainder, self.radii)
 
     def tanh(self) -> Expansion:
         value = self.value.tanh()
@@ -99,5 +102,5 @@ class Expansion:
 
     def _through(self, value: Tensor, slope: Tensor, curvature: float) -> Expansion:
         """A function of each coordinate: its slope at the value, and at most so much curvature anywhere."""
-        remainder = (slope.abs() * self.remainder + curvature / 2 * self.deviation**2) * SLACK
-        return Expansion(value, slope[:, None] * self.jacobian, remainder, self.radius)
+        remainder = (slope.abs()[:, None] * self.remainder + curvature / 2 * self.deviation**2) * SLACK
+        return Expansion(value, slope[:, None] * self.jacobian, remainder, self.radii)

@@ -1,0 +1,71 @@
+"""Certified cycles in a file, one JSON line each, so that somebody else can check the proofs again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eosin.decoding.decode import as_decoder
+from eosin.decoding.unroll import Chooser
+from eosin.errors import BadInput
+from eosin.interfaces import Generative
+from eosin.models.dynamics import dynamics_of
+from eosin.theory.cycles import Cycle, check
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A cycle, and of what model and decoder it was proved."""
+
+    cycle: Cycle
+    decoder: str
+    model: dict[str, Any]
+    """The model as in an audit's signature: with the digest of its weights."""
+
+    def written(self) -> str:
+        return json.dumps({"decoder": self.decoder, "model": self.model, "cycle": self.cycle.written()})
+
+    @classmethod
+    def read(cls, line: str) -> Certificate:
+        table = json.loads(line)
+        return cls(Cycle.read(table["cycle"]), table["decoder"], table["model"])
+
+    @property
+    def name(self) -> tuple[object, ...]:
+        """What it is about: a second certificate of the same says nothing new."""
+        return self.decoder, self.cycle.tokens, tuple(self.cycle.centre[:4].tolist())
+
+    def holds(self, model: Generative) -> Cycle | None:
+        """The proof done again on a model, with the figures found now; None where it fails."""
+        decoder, dynamics = as_decoder(self.decoder), dynamics_of(model)
+        if dynamics is None or not isinstance(decoder, Chooser):
+            return None
+        return check(dynamics, self.cycle, model.eos_ids, decoder.margin)
+
+
+def beside(records: Path) -> Path:
+    """Where the certificates of an audit are, given its records."""
+    return records.with_suffix(".cycles.jsonl")
+
+
+def read_certificates(path: Path) -> Iterator[Certificate]:
+    """A last line that was cut off by a kill is none."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+        try:
+            yield Certificate.read(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"line {number} of {path} is not the certificate of a cycle: {error}") from error
+
+
+def append(path: Path, certificates: list[Certificate]) -> None:
+    """Those that are not there yet."""
+    there = {certificate.name for certificate in read_certificates(path)} if path.exists() else set()
+    with path.open("a+", encoding="utf-8") as file:
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        file.writelines(each.written() + "\n" for each in certificates if each.name not in there)
+        file.flush()
+        os.fsync(file.fileno())
