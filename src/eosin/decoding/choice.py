@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 from eosin.decoding.next_token import NextToken
-from eosin.decoding.truncation import Kept, shortest
+from eosin.decoding.truncation import Kept, kept_by, shortest
 from eosin.decoding.unroll import Paths
 from eosin.errors import BadInput
 from eosin.interfaces import EosIds, Rows, Token, Truncation, Uniforms
@@ -45,6 +45,14 @@ class Greedy(LeftToRight):
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         return next_token.top(1).ids[:, 0]
 
+    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+        """The one token that can be chosen."""
+        return next_token.top(1).mask(next_token.vocab_size)
+
+    @property
+    def rule(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         return "greedy"
 
@@ -73,6 +81,17 @@ class Sampler(LeftToRight):
         if self.truncation is None or self.truncation.complete:
             return draw_from_all(tempered, uniforms)
         return draw(self.truncation, tempered, uniforms)
+
+    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+        """Every token that can be drawn."""
+        if self.truncation is None or self.truncation.complete:
+            return next_token.possible()
+        return kept_by(self.truncation, next_token.at(self.temperature))
+
+    @property
+    def rule(self) -> str:
+        """What removes a token, if anything does: the truncation, without the temperature."""
+        return "ancestral" if self.truncation is None else str(self.truncation)
 
     def __str__(self) -> str:
         rule = "ancestral" if self.truncation is None else str(self.truncation)
