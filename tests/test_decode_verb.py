@@ -243,6 +243,7 @@ BAD = {
 }
 BAD_DECODE = {
     "no context": (["--count", "0"], "word", "--count must be at least 1, got 0"),
+    "so many prompts": (["--prompt", "a", "--count", "2"], "word", "--count is for contexts of the corpus"),
     "no file": (["--prompts", "nowhere.txt"], "word", "No such file"),
     "not UTF-8": (["--prompts", "latin.txt"], "word", "latin.txt is not UTF-8 text"),
     "an empty file": (["--prompts", "blank.txt"], "word", "blank.txt is empty: it should have a prompt on every line"),

@@ -31,6 +31,7 @@ examples:
   eosin decode runs/lstm --prompt "The city was founded in" --decoder beam:4
   eosin decode runs/lstm --prompts mine.txt --decoder ancestral --seed 3 --out completions.jsonl"""
 
+COUNT = 5
 FIRST, LAST = 60, 20
 """Tokens that are shown of a long completion."""
 
@@ -41,7 +42,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     source.add_argument("--contexts", choices=CONTEXTS, default="test", help="where contexts come from (default: test)")
     source.add_argument("--prompt", metavar="TEXT", help="continue this text")
     source.add_argument("--prompts", type=Path, metavar="FILE", help="continue every line of a UTF-8 text file")
-    verb.add_argument("--count", type=int, default=5, metavar="N", help="how many contexts (default: 5)")
+    verb.add_argument("--count", type=int, metavar="N", help=f"how many contexts (default: {COUNT})")
     verb.add_argument("--full", action="store_true", help="show every token of every completion")
     verb.add_argument("--out", type=Path, metavar="FILE", help="write completions there, one JSON line each")
 
@@ -67,13 +68,21 @@ def run(options: argparse.Namespace) -> None:
 
 
 def prefixes_of(options: argparse.Namespace, opened_run: Opened) -> Prefix:
+    prompts = prompts_of(options)
+    if prompts:
+        if options.count is not None:
+            raise BadInput("--count is for contexts of the corpus; every prompt that is given is continued")
+        return prompt_contexts(prompts, opened_run, options.verb)
+    count = COUNT if options.count is None else options.count
+    if count < 1:
+        raise BadInput(f"--count must be at least 1, got {count}")
+    return corpus_of(opened_run.folder).contexts(options.contexts, count, options.seed)
+
+
+def prompts_of(options: argparse.Namespace) -> list[str]:
     if options.prompt is not None:
-        return prompt_contexts([checked_prompt(options.prompt)], opened_run, options.verb)
-    if options.prompts is not None:
-        return prompt_contexts(read_prompts(options.prompts), opened_run, options.verb)
-    if options.count < 1:
-        raise BadInput(f"--count must be at least 1, got {options.count}")
-    return corpus_of(opened_run.folder).contexts(options.contexts, options.count, options.seed)
+        return [checked_prompt(options.prompt)]
+    return read_prompts(options.prompts) if options.prompts is not None else []
 
 
 def completions_of(options: argparse.Namespace, opened_run: Opened, prefixes: Prefix) -> list[Completion]:
