@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from eosin.auditing.loops import Tail, repeating_tail
 from eosin.decoding.decode import completed
@@ -21,6 +20,7 @@ from eosin.text.tokenization import Tokenizer
 from eosin.training.run import corpus_of
 from eosin.verbs.audit import shown
 from eosin.verbs.contexts import Opened, add_decoding_options, opened, prompt_contexts
+from eosin.verbs.progress import watched
 from eosin.verbs.terminal import printable
 
 DESCRIPTION = """RUN is the directory of a trained run. A prompt becomes a context as those of the corpus are: <bos> and
@@ -31,7 +31,7 @@ examples:
   eosin decode runs/lstm --prompt "The city was founded in" --decoder beam:4
   eosin decode runs/lstm --prompts mine.txt --decoder ancestral --seed 3 --out completions.jsonl"""
 
-COUNT = 5
+COUNT, POOL = 5, 1024
 FIRST, LAST = 60, 20
 """Tokens that are shown of a long completion."""
 
@@ -87,9 +87,11 @@ def prompts_of(options: argparse.Namespace) -> list[str]:
 
 def completions_of(options: argparse.Namespace, opened_run: Opened, prefixes: Prefix) -> list[Completion]:
     """In the order of the contexts."""
-    stream = completed(opened_run.model, prefixes, opened_run.decoder, max_steps=options.max_steps, seed=options.seed)
-    bar = tqdm(stream, total=len(prefixes), desc="contexts", unit="", disable=None, delay=2, leave=False)
-    return sorted(bar, key=lambda completion: completion.index)
+    decoder = opened_run.decoder
+    pools = math.ceil(len(prefixes) * decoder.rows_per_context / POOL)
+    with watched(opened_run.model, pools * options.max_steps) as model:
+        made = list(completed(model, prefixes, decoder, max_steps=options.max_steps, seed=options.seed, pool=POOL))
+    return sorted(made, key=lambda completion: completion.index)
 
 
 def described(completion: Completion, prefix: list[int], opened_run: Opened) -> dict[str, Any]:

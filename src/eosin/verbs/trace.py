@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from eosin.auditing.loops import Tail, repeating_tail
 from eosin.decoding.trace import Step, Trace, trace
 from eosin.errors import BadInput
-from eosin.interfaces import Generative, Prefix, Token
+from eosin.interfaces import Prefix
 from eosin.text.corpus import CONTEXTS
 from eosin.text.prompts import checked_prompt
 from eosin.text.tokenization import Tokenizer
 from eosin.verbs.contexts import Opened, add_decoding_options, numbered_context, opened, prompt_contexts
+from eosin.verbs.progress import watched
 from eosin.verbs.terminal import in_columns, printable
 
 DESCRIPTION = """RUN is the directory of a trained run. One context is decoded; for each step there is a line with the
@@ -75,33 +75,15 @@ def prefix_of(options: argparse.Namespace, opened_run: Opened) -> Prefix:
 
 def traced(options: argparse.Namespace, opened_run: Opened, prefix: Prefix) -> Trace:
     """Decoding and replaying take up to max_steps steps of the model each."""
-    with tqdm(total=2 * options.max_steps, desc="steps", unit="", disable=None, delay=2, leave=False) as bar:
+    with watched(opened_run.model, 2 * options.max_steps) as model:
         return trace(
-            Watched(opened_run.model, bar.update),
+            model,
             prefix[0],
             opened_run.decoder,
             max_steps=options.max_steps,
             seed=options.seed,
             index=options.context or 0,
         )
-
-
-class Watched:
-    """A model that tells of each of its steps."""
-
-    def __init__(self, model: Generative, tell: Callable[[], object]):
-        self.model = model
-        self.tell = tell
-        self.vocab_size = model.vocab_size
-        self.eos_ids = model.eos_ids
-
-    def prefill(self, prefix: Prefix) -> Any:
-        self.tell()
-        return self.model.prefill(prefix)
-
-    def step(self, token: Token, state: Any) -> Any:
-        self.tell()
-        return self.model.step(token, state)
 
 
 def described(found: Trace, tail: Tail | None, tokenizer: Tokenizer) -> dict[str, Any]:
