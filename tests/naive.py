@@ -38,15 +38,24 @@ def pick(weights: list[tuple[int, float]], fraction: float) -> int:
     return next((token for (token, _), total in zip(weights, running, strict=True) if total > target), weights[-1][0])
 
 
-def sample(log_probs: list[float], eos_ids: tuple[int, ...], spec: str, temperature: float, numbers) -> int:
-    scaled = torch.tensor(log_probs, dtype=torch.float64) / temperature
-    probs = scaled.softmax(-1).tolist()
+def at_temperature(log_probs: list[float], temperature: float) -> list[float]:
+    return (torch.tensor(log_probs, dtype=torch.float64) / temperature).softmax(-1).tolist()
+
+
+def kept_set(probs: list[float], eos_ids: tuple[int, ...], spec: str) -> set[int]:
+    """What greedy decoding, a beam or a truncation may go on with; tokens that cannot occur may be among it."""
     rule, _, value = spec.removeprefix("consistent-").partition(":")
     kept = set(range(len(probs)))
     if rule in DEFINITIONS and (rule, value) != ("nucleus", "1"):
         kept = DEFINITIONS[rule](probs, float(value))
-    if spec.startswith("consistent-"):
-        kept |= set(eos_ids)
+    elif rule in ("greedy", "beam"):
+        kept = set(by_probability(probs)[: int(value or 1)])
+    return kept | set(eos_ids) if spec.startswith("consistent-") else kept
+
+
+def sample(log_probs: list[float], eos_ids: tuple[int, ...], spec: str, temperature: float, numbers) -> int:
+    probs = at_temperature(log_probs, temperature)
+    kept = kept_set(probs, eos_ids, spec)
     eos = [(token, probs[token]) for token in eos_ids if token in kept]
     others = [(token, probs[token]) for token in sorted(kept) if token not in eos_ids and probs[token] > 0]
     eos_mass, mass = (sum(p for _, p in part) for part in (eos, others))

@@ -65,6 +65,16 @@ def test_top_is_a_stable_sort(vocab: int, eos_ids: tuple[int, ...], count: int):
     assert_close(top.log_probs, values[:, :count] - logits.logsumexp(-1, keepdim=True))
 
 
+@pytest.mark.parametrize("vocab", SIZES)
+@pytest.mark.parametrize("eos_ids", EOS)
+def test_rank_of_eos_is_its_place_in_a_stable_sort(vocab: int, eos_ids: tuple[int, ...]):
+    logits = example(vocab)
+    logits[3, list(eos_ids)] = -math.inf
+    order = logits.sort(dim=1, descending=True, stable=True).indices
+    first = torch.isin(order, torch.tensor(eos_ids)).int().argmax(1)
+    assert torch.equal(surveyed(logits, eos_ids).eos_rank(), 1 + first)
+
+
 @given(st.lists(st.lists(st.integers(-2, 2), min_size=40, max_size=40), min_size=1, max_size=4), st.integers(1, 40))
 def test_largest_with_many_ties(rows: list[list[int]], count: int):
     values = torch.tensor(rows, dtype=torch.float32)

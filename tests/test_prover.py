@@ -274,10 +274,10 @@ def test_a_token_with_a_margin_is_kept_alone(rule, logits: list[float], temperat
     sampler = Sampler(rule, temperature)
     leads = (values[0, best] - values[0])[:, None]
     leads[best] = torch.inf
-    alone = bool(sampler.forced(next_token))
+    alone = int(sampler.kept(next_token).sum()) == 1
     safe = float(sampler.margin(leads))
     if safe > 1e-9:
-        assert alone or rule.keep(next_token) is None
+        assert alone
     if rule.name in ("nucleus", "min-p", "top-k") and safe < -1e-9:
         assert not alone
     assert float(Sampler(Consistent(rule), temperature).margin(leads)) == -torch.inf
@@ -285,13 +285,13 @@ def test_a_token_with_a_margin_is_kept_alone(rule, logits: list[float], temperat
 
 
 @given(logits=LOGITS)
-def test_forced_means_that_the_random_numbers_do_not_matter(logits: list[float]):
+def test_where_one_token_is_kept_the_random_numbers_do_not_matter(logits: list[float]):
     next_token = survey(Dense(torch.tensor([logits] * 50)), torch.tensor([3]), 50, Workspace())
     numbers = torch.rand(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for rule in [*RULES, TopK(1)]:
         for truncation in (rule, Consistent(rule)):
             sampler = Sampler(truncation)
-            if bool(sampler.forced(next_token)[0]):
+            if int(sampler.kept(next_token)[0].sum()) == 1:
                 assert len(set(sampler.choose(next_token, numbers).tolist())) == 1
 
 

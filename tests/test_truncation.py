@@ -11,7 +11,7 @@ from members import RULES, fits
 from test_next_token import surveyed
 
 from eosin.decoding.choice import draw
-from eosin.decoding.truncation import FEW, TRUNCATIONS, Consistent, Epsilon, Nucleus, TopK, Typical
+from eosin.decoding.truncation import FEW, TRUNCATIONS, Consistent, Epsilon, Nucleus, TopK, Typical, kept_by
 
 
 def listed(rule, asked) -> list[set[int] | None]:
@@ -34,6 +34,11 @@ def lined(rule, asked) -> list[set[int]]:
     keeps |= torch.isin(torch.arange(asked.vocab_size), asked.eos_ids) & torch.tensor(rule.keeps_eos)
     keeps &= log_probs > -math.inf
     return [set(row.nonzero()[:, 0].tolist()) for row in keeps]
+
+
+def masked(rule, asked) -> list[set[int]]:
+    """The kept set of each row, written out."""
+    return [set(row.nonzero()[:, 0].tolist()) for row in kept_by(rule, asked)]
 
 
 def possible(probs: list[float], tokens: set[int]) -> set[int]:
@@ -87,6 +92,8 @@ def test_kept_set_on_real_valued_logits(rule, vocab: int, temperature: float):
     assert lined(rule, asked) == expected
     for from_list, from_definition in zip(listed(rule, asked), expected, strict=True):
         assert from_list in (None, from_definition)
+    assert masked(rule, asked) == expected
+    assert masked(Consistent(rule), asked) == [kept | {5, 0} for kept in expected]
 
 
 @pytest.mark.parametrize("vocab", [120, 2500])

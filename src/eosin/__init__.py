@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from eosin.decoding.decode import decode as decode
     from eosin.decoding.floor import Floor as Floor
     from eosin.decoding.spec import parse_decoder as parse_decoder
+    from eosin.decoding.trace import Trace as Trace
+    from eosin.decoding.trace import trace as trace
     from eosin.interfaces import Completions as Completions
     from eosin.models.checkpoint import load as load
     from eosin.models.heads import HEADS as HEADS
@@ -25,6 +27,8 @@ _HOME = {
     "decode": "eosin.decoding.decode",
     "Floor": "eosin.decoding.floor",
     "parse_decoder": "eosin.decoding.spec",
+    "trace": "eosin.decoding.trace",
+    "Trace": "eosin.decoding.trace",
     "Completions": "eosin.interfaces",
     "load": "eosin.models.checkpoint",
     "load_corpus": "eosin.text.corpus",

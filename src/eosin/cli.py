@@ -15,6 +15,8 @@ from eosin.errors import BadInput
 VERBS = {
     "prepare": "make a corpus of contexts and continuations from a text",
     "train": "train a model; the same command goes on with a run that was stopped or killed",
+    "decode": "continue contexts of the corpus, or prompts of your own",
+    "trace": "what became of eos at every step of one decoding: its rank, and which rule removed it",
     "audit": "how often decoding does not end, by decoder, with intervals",
 }
 """Each is a module of eosin.verbs with a DESCRIPTION, `add_options` and `run`."""
@@ -30,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb. Bad input is one line on standard error and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    verb = next((f" {name}" for name in VERBS if name in arguments), "")
+    verb = next((f" {argument}" for argument in arguments if argument in VERBS), "")
     try:
         for argument in arguments:
             argument.encode()
@@ -62,7 +64,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name in arguments:
             module = import_module(f"eosin.verbs.{name}")
             verb.description = f"{summary}\n\n{module.DESCRIPTION}"
-            verb.add_argument("--json", action="store_true", help="print the result as one JSON object")
+            verb.add_argument("--json", action="store_true", help="print the result as JSON")
             verb.set_defaults(run=module.run)
             module.add_options(verb)
     return whole

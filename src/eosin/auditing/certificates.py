@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eosin.decoding.decode import as_decoder
-from eosin.decoding.unroll import Chooser
+from eosin.decoding.unroll import Predictable
 from eosin.errors import BadInput
 from eosin.interfaces import Generative
 from eosin.models.dynamics import dynamics_of
@@ -42,7 +42,7 @@ class Certificate:
     def holds(self, model: Generative) -> Cycle | None:
         """The proof done again on a model, with the figures found now; None where it fails."""
         decoder, dynamics = as_decoder(self.decoder), dynamics_of(model)
-        if dynamics is None or not isinstance(decoder, Chooser):
+        if dynamics is None or not isinstance(decoder, Predictable):
             return None
         return check(dynamics, self.cycle, model.eos_ids, decoder.margin)
 

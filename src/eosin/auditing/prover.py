@@ -25,7 +25,7 @@ from torch import Tensor
 from eosin.auditing.loops import primitive, rotated
 from eosin.decoding.decode import device_of
 from eosin.decoding.next_token import Workspace, survey
-from eosin.decoding.unroll import SMALLEST_BATCH, Chooser, Cohort
+from eosin.decoding.unroll import SMALLEST_BATCH, Cohort, Predictable
 from eosin.interfaces import Decoder, Generative, Proof, Rows, Token
 from eosin.logits import as_logits
 from eosin.models.dynamics import RecurrentDynamics, dynamics_of
@@ -44,7 +44,7 @@ CERTIFIED, RECURRENCE = "certified cycle", "exact recurrence"
 class Prover:
     """Watches the rows of one model and one decoder; it is an observer of `decoding.unroll`."""
 
-    def __init__(self, model: Generative, decoder: Chooser, steady: bool):
+    def __init__(self, model: Generative, decoder: Predictable, steady: bool):
         self.model = model
         self.decoder = decoder
         self.steady = steady
@@ -113,7 +113,7 @@ class Prover:
             logits, state = self.model.step(torch.full((SMALLEST_BATCH,), token, device=self.device), state)
             next_token = survey(as_logits(logits), self.eos_ids, 1, self.workspace)
             chosen = self.decoder.choose(next_token, torch.zeros(1, 2, dtype=torch.float64, device=self.device))
-            if int(chosen) != following or not self.decoder.forced(next_token).all():
+            if int(chosen) != following or int(self.decoder.kept(next_token).sum()) > 1:
                 return False
         return bool(state.same(start).all())
 
@@ -166,13 +166,13 @@ class Sighting:
         return before.memory.join(self.memory).select(torch.where(due, rows + len(rows), rows))
 
 
-def can_be_sure(decoder: Chooser) -> bool:
+def can_be_sure(decoder: Predictable) -> bool:
     """Whether a token with a lead that is large enough is the only one that may be chosen."""
     return bool(decoder.margin(torch.full((2, 1), torch.inf, dtype=torch.float64)) > 0)
 
 
 def prover_of(model: Generative, decoder: Decoder, steady: bool) -> Prover | None:
     """None where eos may always be chosen, and where rows alone do not decide how a context goes on, as in a beam."""
-    if decoder.keeps_eos or not isinstance(decoder, Chooser):
+    if decoder.keeps_eos or not isinstance(decoder, Predictable):
         return None
     return Prover(model, decoder, steady)

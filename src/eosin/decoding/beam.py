@@ -54,6 +54,14 @@ class Beam:
     def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Hypotheses:
         return Hypotheses(self, indices, eos_ids, max_steps)
 
+    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+        """The `width` most probable tokens of each hypothesis: any other is behind `width` better expansions."""
+        return next_token.top(self.width).mask(next_token.vocab_size)
+
+    @property
+    def rule(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         return f"beam:{self.width}" + (",stop=first" if self.stop == "first" else "")
 

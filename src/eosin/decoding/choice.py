@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 from eosin.decoding.next_token import NextToken
-from eosin.decoding.truncation import Kept, shortest
+from eosin.decoding.truncation import Kept, kept_by, shortest
 from eosin.decoding.unroll import Paths
 from eosin.errors import BadInput
 from eosin.interfaces import EosIds, Rows, Token, Truncation, Uniforms
@@ -36,14 +36,6 @@ class LeftToRight:
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         raise NotImplementedError
 
-    def forced(self, next_token: NextToken) -> Bool[Tensor, " batch"]:
-        """Where no other token could be chosen, whatever the random numbers."""
-        raise NotImplementedError
-
-    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
-        """How safely a token is the only one that may be chosen, given by how much it leads each other one."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class Greedy(LeftToRight):
@@ -54,8 +46,13 @@ class Greedy(LeftToRight):
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         return next_token.top(1).ids[:, 0]
 
-    def forced(self, next_token: NextToken) -> Bool[Tensor, " batch"]:
-        return torch.ones_like(next_token.peak, dtype=torch.bool)
+    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+        """The one token that can be chosen."""
+        return next_token.top(1).mask(next_token.vocab_size)
+
+    @property
+    def rule(self) -> str:
+        return str(self)
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
         return leads.amin(0)
@@ -92,11 +89,16 @@ class Sampler(LeftToRight):
             return draw_from_all(tempered, uniforms)
         return draw(self.truncation, tempered, uniforms)
 
-    def forced(self, next_token: NextToken) -> Bool[Tensor, " batch"]:
-        kept = None if self.truncation is None else self.truncation.keep(next_token.at(self.temperature))
-        if kept is None:
-            return torch.zeros_like(next_token.peak, dtype=torch.bool)
-        return kept.settled & (kept.sizes == 1)
+    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+        """Every token that can be drawn."""
+        if self.truncation is None or self.truncation.complete:
+            return next_token.possible()
+        return kept_by(self.truncation, next_token.at(self.temperature))
+
+    @property
+    def rule(self) -> str:
+        """What removes a token, if anything does: the truncation, without the temperature."""
+        return "ancestral" if self.truncation is None else str(self.truncation)
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
         if self.truncation is None:

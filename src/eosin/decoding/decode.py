@@ -14,7 +14,7 @@ from torch import Tensor
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.unroll import Context, unroll
 from eosin.errors import BadInput
-from eosin.interfaces import Completions, Decoder, Generative
+from eosin.interfaces import Completion, Completions, Decoder, Generative
 
 
 def decode(
@@ -37,6 +37,23 @@ def decode(
     pool       how many rows are decoded at a time: contexts, each times the width of its beam
     indices    the numbers of the contexts, where these are some of many; 0, 1, 2, ... if not given
     """
+    completions = completed(model, prefixes, decoder, max_steps=max_steps, seed=seed, pool=pool, indices=indices)
+    by_index = {completion.index: completion for completion in completions}
+    order = range(len(prefixes)) if indices is None else map(index, indices)
+    return Completions.pack([by_index[number] for number in order])
+
+
+def completed(
+    model: Generative,
+    prefixes: Tensor | Sequence[Sequence[int]],
+    decoder: str | Decoder,
+    *,
+    max_steps: int,
+    seed: int = 0,
+    pool: int = 1024,
+    indices: Sequence[int] | None = None,
+) -> Iterator[Completion]:
+    """What `decode` makes, one completion after the other as they end."""
     parsed = as_decoder(decoder)
     check_model(model)
     parsed.check(model.vocab_size)
@@ -45,9 +62,7 @@ def decode(
     seed = whole("seed", seed, 0, 2**64)
     contexts = checked_contexts(prefixes, indices, model)
     with evaluating(model):
-        completions = list(unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool))
-    place = {number: place for place, number in enumerate(contexts.numbers)}
-    return Completions.pack(sorted(completions, key=lambda completion: place[completion.index]))
+        yield from unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool)
 
 
 def as_decoder(decoder: Any) -> Decoder:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from eosin.interfaces import EosIds, Rows, Token
@@ -35,6 +35,13 @@ class Ranked:
 
     ids: Int[Tensor, "batch ranked"]
     log_probs: Float64[Tensor, "batch ranked"]
+
+    def mask(self, vocab_size: int) -> Bool[Tensor, "batch vocab"]:
+        """True at these tokens, as far as they can occur."""
+        mask = torch.zeros(len(self.ids), vocab_size, dtype=torch.bool, device=self.ids.device)
+        row, place = (self.log_probs > -math.inf).nonzero(as_tuple=True)
+        mask[row, self.ids[row, place]] = True
+        return mask
 
 
 @dataclass(frozen=True)
@@ -156,9 +163,23 @@ class NextToken:
 
     def log_probs(self) -> Float64[Tensor, "batch vocab"]:
         """The whole distribution, written out."""
+        return self._above_peak() / self.temperature - self.log_total[:, None]
+
+    def _above_peak(self) -> Float64[Tensor, "batch vocab"]:
+        """Every logit, less the peak."""
         others = self.store.movedim(0, 1).flatten(1)[:, : self.vocab_size].double()
-        logits = (others - self.peak.double()[:, None]).index_copy(1, self.eos_ids, self.eos_logits)
-        return logits / self.temperature - self.log_total[:, None]
+        return (others - self.peak.double()[:, None]).index_copy(1, self.eos_ids, self.eos_logits)
+
+    def possible(self) -> Bool[Tensor, "batch vocab"]:
+        """Every token that can occur at all."""
+        return self._above_peak() > -math.inf
+
+    def eos_rank(self) -> Int[Tensor, " batch"]:
+        """The place of the best token that ends the sequence, most probable first: 1 is where greedy decoding ends."""
+        place = in_order(self.eos_logits, self.eos_ids.expand(self.rows, -1))[:, :1]
+        best, best_id = self.eos_logits.gather(1, place), self.eos_ids[place]
+        logits, ids = self._above_peak(), torch.arange(self.vocab_size, device=self.eos_ids.device)
+        return 1 + ((logits > best) | ((logits == best) & (ids < best_id))).sum(1)
 
     def at(self, temperature: float) -> NextToken:
         """The distributions softmax(logits / temperature)."""

@@ -27,10 +27,10 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 from torch.nn import functional
 
-from eosin.decoding.next_token import NextToken
+from eosin.decoding.next_token import NextToken, Ranked
 from eosin.decoding.selection import Line, Order, by_probability, line_where
 from eosin.errors import BadInput
-from eosin.interfaces import Truncation
+from eosin.interfaces import EosIds, Truncation
 
 FEW = 64
 """How many tokens a rule looks at before it draws a line."""
@@ -50,10 +50,11 @@ class Kept:
     settled: Bool[Tensor, " batch"]
     """False where the rule might keep more tokens than it has looked at."""
 
-    @property
-    def sizes(self) -> Int[Tensor, " batch"]:
-        """How many tokens are kept."""
-        return (self.log_probs > -math.inf).sum(1) + (self.eos_log_probs > -math.inf).sum(1)
+    def mask(self, eos_ids: EosIds, vocab_size: int) -> Bool[Tensor, "batch vocab"]:
+        """True at every kept token."""
+        mask = Ranked(self.ids, self.log_probs).mask(vocab_size)
+        mask[:, eos_ids] = self.eos_log_probs > -math.inf
+        return mask
 
 
 @dataclass(frozen=True)
@@ -335,6 +336,28 @@ class Consistent:
 
     def __str__(self) -> str:
         return f"consistent-{self.inner}"
+
+
+def kept_by(truncation: Truncation, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+    """The kept set of each row written out, from the list or the line that a draw goes by."""
+    kept = truncation.keep(next_token)
+    if kept is None:
+        return kept_by_line(truncation, next_token)
+    mask = kept.mask(next_token.eos_ids, next_token.vocab_size)
+    rows = (~kept.settled).nonzero()[:, 0]
+    if len(rows):
+        mask[rows] = kept_by_line(truncation, next_token.select(rows))
+    return mask
+
+
+def kept_by_line(truncation: Truncation, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+    line, possible = truncation.line(next_token), next_token.possible()
+    mask = torch.empty_like(possible)
+    for ids, log_probs in next_token.parts():
+        mask[:, ids] = line.keeps(ids, log_probs)
+    if truncation.keeps_eos:
+        mask[:, next_token.eos_ids] = True
+    return mask & possible
 
 
 TRUNCATIONS: dict[str, type[Rule]] = {

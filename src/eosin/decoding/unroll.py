@@ -218,8 +218,13 @@ class Chooser(Protocol):
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token: ...
 
-    def forced(self, next_token: NextToken) -> Bool[Tensor, " batch"]:
-        """Where no other token could be chosen, whatever the random numbers."""
+
+@runtime_checkable
+class Predictable(Chooser, Protocol):
+    """One that can say what it may choose, so that something can be proved of it."""
+
+    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+        """Every token that could be chosen."""
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
         """How safely a token is the only one that may be chosen, in nats, where its logit leads each other one by at

@@ -45,6 +45,11 @@ class Tokenizer:
         # in BPE the space before a special token is part of that token
         return " ".join(re.sub("|".join(map(re.escape, SPECIAL)), r" \g<0> ", text).split())
 
+    def spelling(self, token: int) -> str:
+        """One token as text, with the space that belongs to it; part of a letter as the vocabulary has it."""
+        text = self.inner.decode([token], skip_special_tokens=False)
+        return self.inner.id_to_token(token) or text if "\ufffd" in text else text
+
     def to_json(self) -> str:
         return self.inner.to_str(pretty=True)
 

@@ -1,0 +1,56 @@
+"""Prompts: texts of one's own, brought to the shape of the contexts that a model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from eosin.errors import BadInput
+from eosin.interfaces import Prefix
+from eosin.text.preparation import sequence
+from eosin.text.sources import check_line, read_lines
+from eosin.text.tokenization import UNK_ID, Tokenizer
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts as contexts: <bos> and the last k tokens, padded on the left where a prompt is shorter."""
+
+    contexts: Prefix
+    shortened: int
+    """How many prompts had more than k tokens."""
+
+    @property
+    def unknown(self) -> int:
+        """How many tokens of the contexts are <unk>."""
+        return int((self.contexts == UNK_ID).sum())
+
+
+def as_contexts(prompts: Sequence[str], tokenizer: Tokenizer, context: int) -> Prompts:
+    """Contexts of `context` tokens, made as those of a corpus are."""
+    encoded = list(tokenizer.encode(prompts))
+    with_eos = np.stack([sequence(ids[-context:], context) for ids in encoded])
+    return Prompts(
+        contexts=torch.from_numpy(with_eos[:, :-1]).long(), shortened=sum(len(ids) > context for ids in encoded)
+    )
+
+
+def read_prompts(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file that are not empty."""
+    prompts = list(read_lines(path))
+    if not prompts:
+        raise BadInput(f"{path} is empty: it should have a prompt on every line")
+    return prompts
+
+
+def checked_prompt(text: str) -> str:
+    """The prompt with single spaces between words, as in a corpus."""
+    prompt = " ".join(text.split())
+    if not prompt:
+        raise BadInput("the prompt is empty: give at least one word")
+    check_line(prompt, 1, Path("the prompt"))
+    return prompt

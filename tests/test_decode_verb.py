@@ -1,0 +1,285 @@
+"""`eosin decode` and `eosin trace`, end to end on small trained runs: what is shown is what the library made."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import SETTINGS, files, run
+from texts import real_sentences, small_corpus, write_lines
+
+import eosin
+from eosin.auditing.loops import Tail
+from eosin.causes import Cause
+from eosin.decoding.trace import Step, Trace
+from eosin.interfaces import Completion
+from eosin.text.prompts import as_contexts
+from eosin.training.run import corpus_of
+from eosin.verbs.decode import abridged, displayed
+from eosin.verbs.terminal import printable
+from eosin.verbs.trace import outcome
+
+RED = "\x1b[31mred"
+"""A word that would colour the terminal."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs: `word`, hardly trained, so that it seldom stops, and `bpe`."""
+    place = tmp_path_factory.mktemp("runs")
+    text = write_lines(place / "text.txt", [f"{RED} {sentence}" for sentence in real_sentences(120)])
+    (place / "word.toml").write_text(SETTINGS.replace("text.txt", str(text)), encoding="utf-8")
+    bpe = SETTINGS.replace("text.txt", str(text)).replace('"word"', '"bpe"\nvocab_size = 400')
+    (place / "bpe.toml").write_text(bpe, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert run("train", "word.toml", "--out", "word", "--set", "training.epochs=1") == 0
+        assert run("train", "bpe.toml", "--out", "bpe", "--set", "training.epochs=1") == 0
+    return place
+
+
+@pytest.fixture(autouse=True)
+def at_home(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(trained)
+    capsys.readouterr()
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert run(*arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("name", ["word", "bpe"])
+@pytest.mark.parametrize("spec", ["greedy", "nucleus:0.9", "beam:3,stop=first"])
+def test_decode_prints_what_the_library_decodes(name: str, spec: str, capsys: pytest.CaptureFixture[str]):
+    arguments = ["decode", name, "--decoder", spec, "--contexts", "train", "--count", "4", "--max-steps", "12"]
+    found = [json.loads(line) for line in printed(capsys, *arguments, "--seed", "2", "--json")]
+    prefixes = corpus_of(Path(name)).contexts("train", 4)
+    expected = eosin.decode(eosin.load(name), prefixes, spec, max_steps=12, seed=2)
+    assert [each["tokens"] for each in found] == expected.tokens
+    assert [each["cause"] == "eos" for each in found] == expected.terminated.tolist()
+    assert [each["log_prob"] for each in found] == expected.log_prob.tolist()
+    assert [each["prefix_tokens"] for each in found] == prefixes.tolist()
+    assert [each["context"] for each in found] == [0, 1, 2, 3]
+
+
+def test_completions_go_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["decode", "word", "--decoder", "ancestral", "--max-steps", "30"]
+    lines = printed(capsys, *arguments, "--json")
+    out = tmp_path / "completions.jsonl"
+    (said,) = printed(capsys, *arguments, "--out", str(out))
+    assert out.read_text(encoding="utf-8").splitlines() == lines
+    ended = sum(json.loads(line)["cause"] == "eos" for line in lines)
+    assert said == f"{ended} of 5 completions ended; all of them: {out}"
+
+
+def test_a_loop_is_shown_once_unless_all_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    arguments = ["decode", "word", "--count", "1", "--max-steps", "120"]
+    (found,) = map(json.loads, printed(capsys, *arguments, "--json"))
+    onset, period = found["loop"]["onset"], found["loop"]["period"]
+    tokens = found["tokens"]
+    assert tokens[onset - 1 : -period] == tokens[onset - 1 + period :]
+    prefix, text, ending, _ = printed(capsys, *arguments)
+    assert prefix == f"[0] {printable(found['prefix'])}"
+    assert text.endswith("] ...")
+    assert len(text.split()) < 80
+    assert ending.startswith("    limit at step 120, log-probability ")
+    assert ending.endswith(f"; repeats from step {onset} with period {period} (seen, not proved)")
+    assert printed(capsys, *arguments, "--full")[1].strip() == printable(found["text"])
+
+
+def test_what_is_left_out(trained: Path):
+    tokenizer = corpus_of(trained / "word").tokenizer
+    words = [4 + n % 50 for n in range(200)]
+    assert abridged(words[:80], None, tokenizer) == tokenizer.decode(words[:80])
+    expected = f"{tokenizer.decode(words[:60])} ... (120 tokens) ... {tokenizer.decode(words[-20:])}"
+    assert abridged(words, None, tokenizer) == expected
+    assert (
+        abridged([9, *[7, 8] * 9], Tail(2, 2), tokenizer) == f"{tokenizer.decode([9])} [{tokenizer.decode([7, 8])}] ..."
+    )
+    assert abridged([7] * 20, Tail(1, 1), tokenizer) == f"[{tokenizer.decode([7])}] ..."
+
+
+def test_nothing_is_sent_to_the_terminal_that_it_would_obey(trained: Path, capsys: pytest.CaptureFixture[str]):
+    tokenizer = corpus_of(trained / "word").tokenizer
+    (red,) = next(iter(tokenizer.encode([RED])))
+    completion = Completion(0, torch.tensor([red, 5]), Cause.LIMIT, 2, -1.0)
+    _, text, _ = displayed(completion, [red], tokenizer, full=True)
+    assert text.startswith(r"    \x1b[31mred ")
+    for verb in ("decode", "trace"):
+        out = "\n".join(printed(capsys, verb, "word", "--prompt", f"{RED} and", "--max-steps", "9"))
+        assert r"\x1b[31mred and" in out
+        assert "\x1b" not in out
+
+
+def test_printable(monkeypatch: pytest.MonkeyPatch):
+    assert printable("a\x9b\u202e\nb\x7f") == r"a\x9b\u202e\nb\x7f"
+    assert printable("größer \\ 日本") == "größer \\ 日本"
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert printable("größer") == r"gr\xf6\xdfer"
+
+
+@pytest.mark.parametrize("tokenization", ["word", "bpe"])
+def test_a_prompt_becomes_the_context_that_the_corpus_makes_of_it(tokenization: str, tmp_path: Path):
+    """Sentences and their beginnings, short ones too; a longer prompt is read from its last k tokens on."""
+    corpus = small_corpus(tmp_path, 60, tokenization, vocab_size=400, context=12)
+    sentences = [line for n, line in enumerate(real_sentences(60)) if n % 20 not in (18, 19)]
+    encoded = list(corpus.tokenizer.encode(sentences))
+    made = as_contexts(sentences, corpus.tokenizer, 12)
+    for row, ids, example in zip(made.contexts, encoded, corpus.train, strict=True):
+        assert row[0] == example.prefix[0]
+        assert row[1:].tolist() == (ids[-12:] if len(ids) > 12 else example.prefix[1:].tolist())
+    shorter = [" ".join(sentence.split()[:2]) for sentence in sentences]
+    lengths = [len(ids) for ids in corpus.tokenizer.encode(shorter)]
+    padded = as_contexts(shorter, corpus.tokenizer, 12).contexts
+    assert (padded == 0).sum(1).tolist() == [max(0, 12 - length) for length in lengths]
+    assert made.shortened == sum(len(ids) > 12 for ids in encoded)
+    assert made.unknown == sum(ids[-12:].count(3) for ids in encoded) > 0
+
+
+def test_prompts_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lines = ["the  first of", "", "zyzzyva the qwertz", "one two three four five six seven eight nine ten eleven the"]
+    path = write_lines(tmp_path / "prompts.txt", lines)
+    assert run("decode", "word", "--prompts", str(path), "--max-steps", "3", "--json") == 0
+    said = capsys.readouterr()
+    found = [json.loads(line) for line in said.out.splitlines()]
+    model = eosin.load("word")
+    expected = eosin.decode(model, [each["prefix_tokens"] for each in found], max_steps=3)
+    assert [each["tokens"] for each in found] == expected.tokens
+    assert found[0]["prefix"] == f"<bos> {'<pad> ' * 7}the first of"
+    assert found[1]["prefix"] == f"<bos> {'<pad> ' * 7}<unk> the <unk>"
+    assert found[2]["prefix"].endswith("<unk> the")
+    unknown = sum(each["prefix"].count("<unk>") for each in found)
+    assert said.err.splitlines() == [
+        f"eosin decode: not in the vocabulary, and read as <unk>: {unknown} of the words",
+        "eosin decode: longer than a context: 1 of 3 prompts, read from the last 10 tokens on",
+    ]
+
+
+@pytest.mark.parametrize("contexts", ["test", "random"])
+def test_a_trace_is_of_the_context_that_an_audit_counted(
+    contexts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    common = ["--contexts", contexts, "--max-steps", "12", "--seed", "4"]
+    out = tmp_path / "completions.jsonl"
+    audit = ["audit", "bpe", "--decoders", "nucleus:0.95", "--count", "6", *common]
+    assert run(*audit, "--out", str(tmp_path / "records.jsonl"), "--completions", str(out)) == 0
+    capsys.readouterr()
+    completions = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    for audited in (each for each in completions if each["context"] in (2, 5)):
+        number = str(audited["context"])
+        (traced,) = printed(capsys, "trace", "bpe", "--decoder", "nucleus:0.95", "--context", number, *common, "--json")
+        assert [step["token"] for step in json.loads(traced)["steps"]] == audited["tokens"]
+    assert len(completions) == 6
+
+
+def test_a_trace_as_a_table(capsys: pytest.CaptureFixture[str]):
+    arguments = ["trace", "word", "--decoder", "top-k:2", "--context", "1", "--max-steps", "30"]
+    found = json.loads("".join(printed(capsys, *arguments, "--json")))
+    steps = found["steps"]
+    assert len(steps) == 30
+    prefix, decoder, _, header, *rows, _, first, best = printed(capsys, *arguments, "--all")
+    assert prefix == f"prefix: {printable(found['prefix_text'])}"
+    assert decoder == "decoder: top-k:2"
+    assert header.split() == ["step", "token", "p(token)", "p(eos)", "rank", "kept", "eos", "removed", "by"]
+    for row, step in zip(rows, steps, strict=True):
+        ending = ["kept"] if step["eos_kept"] else ["removed", "top-k:2"]
+        shown = [
+            str(step["number"]),
+            *printable(step["text"]).split(),
+            f"{step['prob']:.4g}",
+            f"{step['eos_prob']:.4g}",
+        ]
+        assert row.split() == [*shown, str(step["eos_rank"]), "2", *ending]
+    kept = sum(step["eos_kept"] for step in steps)
+    assert first.startswith(f"did not end in 30 steps (limit): eos was kept in {kept} of 30 steps")
+    assert first.endswith(f", removed by top-k:2 in {30 - kept}")
+    rank = min(step["eos_rank"] for step in steps)
+    assert best.startswith(f"best rank of eos: {rank}, at step ")
+
+
+def test_a_long_trace_is_abridged(capsys: pytest.CaptureFixture[str]):
+    arguments = ["trace", "word", "--max-steps", "50"]
+    whole = printed(capsys, *arguments, "--all")
+    brief = printed(capsys, *arguments)
+    assert brief[24] == "... 10 steps ... (--all shows them)"
+    numbers = [int(line.split()[0]) for line in brief[4:24] + brief[25:45]]
+    assert numbers == [*range(1, 21), *range(31, 51)]
+    assert brief[45:] == whole[54:]
+    assert whole[-1].endswith(found_loop(capsys, arguments))
+    last = printed(capsys, *arguments, "--last", "3")
+    assert [line.split()[0] for line in last[5:8]] == ["48", "49", "50"]
+    assert last[4] == "... 47 steps ... (--all shows them)"
+
+
+def found_loop(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    found = json.loads("".join(printed(capsys, *arguments, "--json")))
+    onset, period = found["loop"]["onset"], found["loop"]["period"]
+    words = [step["text"] for step in found["steps"][onset - 1 : onset - 1 + period]]
+    return f"from step {onset} with period {period} (seen, not proved): {printable(' '.join(words))}"
+
+
+def test_how_a_trace_says_that_it_ended():
+    def trace(cause: Cause, last_step: int) -> Trace:
+        steps = tuple(Step(number, 1, 0.5, 0.1, 2, 3, None) for number in (1, 2))
+        return Trace((1,), "beam:3", 9, 0, 0, cause, last_step, steps)
+
+    assert outcome(trace(Cause.EOS, 2)) == "ended with eos at step 2"
+    assert outcome(trace(Cause.EOS, 5)) == "ended with eos at step 2 (the search ended at step 5)"
+    assert outcome(trace(Cause.LIMIT, 2)) == "did not end in 2 steps (limit)"
+    assert outcome(trace(Cause.LIMIT, 9)) == "did not end in 9 steps (limit); the best finished hypothesis has 2"
+
+
+BAD = {
+    "not a run": (["--prompt", "a"], "nowhere", "nowhere is not a run directory"),
+    "unknown decoder": (["--decoder", "gredy"], "word", "did you mean greedy?"),
+    "a decoder that does not fit": (["--decoder", "top-k:99999"], "word", "k must be at most"),
+    "no step": (["--max-steps", "0"], "word", "max_steps must be a whole number from 1"),
+    "seed": (["--seed", "-1", "--contexts", "random"], "word", "seed must be a whole number from 0"),
+    "empty prompt": (["--prompt", "  "], "word", "the prompt is empty"),
+    "eos in the prompt": (["--prompt", "a <eos> b"], "word", "contains '<eos>', which is a special token"),
+}
+BAD_DECODE = {
+    "no context": (["--count", "0"], "word", "--count must be at least 1, got 0"),
+    "so many prompts": (["--prompt", "a", "--count", "2"], "word", "--count is for contexts of the corpus"),
+    "no file": (["--prompts", "nowhere.txt"], "word", "No such file"),
+    "not UTF-8": (["--prompts", "latin.txt"], "word", "latin.txt is not UTF-8 text"),
+    "an empty file": (["--prompts", "blank.txt"], "word", "blank.txt is empty: it should have a prompt on every line"),
+    "pad in a file": (["--prompts", "pad.txt"], "word", "line 2 of pad.txt contains '<pad>'"),
+    "out to nowhere": (["--out", "nowhere/a.jsonl"], "word", "cannot be written"),
+    "two sources": (["--prompt", "a", "--prompts", "b"], "word", "not allowed with argument"),
+}
+BAD_TRACE = {
+    "behind the last": (
+        ["--context", "6"],
+        "word",
+        "context must be a number from 0 to 5, the last one of test, got 6",
+    ),
+    "before the first": (["--context", "-1"], "word", "context must be a number from 0 to 5"),
+    "last of none": (["--last", "0"], "word", "--last must be at least 1, got 0"),
+    "prompt and split": (["--prompt", "a", "--contexts", "train"], "word", "with --prompt there is none"),
+    "two lengths": (["--last", "3", "--all"], "word", "not allowed with argument"),
+}
+CASES = [
+    *(("decode", *case) for case in [*BAD.values(), *BAD_DECODE.values()]),
+    *(("trace", *case) for case in [*BAD.values(), *BAD_TRACE.values()]),
+]
+
+
+@pytest.mark.parametrize(("verb", "options", "name", "says"), CASES)
+def test_bad_input_is_one_line_and_exit_code_2(
+    verb: str, options: list[str], name: str, says: str, trained: Path, capsys: pytest.CaptureFixture[str]
+):
+    Path("latin.txt").write_bytes("größer\n".encode("latin-1"))
+    write_lines(Path("blank.txt"), ["", " "])
+    write_lines(Path("pad.txt"), ["a", "b <pad>"])
+    before = files(trained)
+    assert run(verb, name, *options) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"eosin {verb}: ")
+    assert says in line
+    assert said.out == ""
+    assert files(trained) == before
