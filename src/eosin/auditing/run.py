@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from eosin.decoding.unroll import Context, unroll
 from eosin.errors import BadInput
 from eosin.files import digest_of
 from eosin.interfaces import Completion, Decoder, Generative
+from eosin.report.audits import by_decoder
+from eosin.report.tables import as_text
 
 SHARD = 1000
 """Contexts whose counts are written together."""
@@ -47,35 +49,7 @@ class Audit:
         Path(path).write_text("".join(record.written() + "\n" for record in self.records), encoding="utf-8")
 
     def __str__(self) -> str:
-        return table(self.by_decoder.values())
-
-
-def table(records: Iterable[Record]) -> str:
-    """The paper's table: the non-termination ratio by decoder, with its interval and what else is known."""
-    rows = [("decoder", "r_L (%)", "95% interval", "proved", "looping", "limit", "length", "rep-4", "contexts")]
-    for record in records:
-        counts, limit = record.counts, record.signature["max_steps"]
-        ratio = counts.ratio(limit)
-        low, high = ratio.interval()
-        lengths = counts.lengths
-        rows.append(
-            (
-                record.signature["decoder"],
-                f"{100 * ratio.value:.2f}",
-                f"{100 * low:.2f} to {100 * high:.2f}",
-                *(f"{counts.causes[cause]:,}" for cause in ("proved infinite", "looping", "limit")),
-                "-" if lengths is None else f"{lengths.mean:.1f}",
-                f"{100 * counts.repetition(4):.1f}%",
-                f"{counts.contexts:,}",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in rows
-    )
+        return as_text(replace(by_decoder(self.by_decoder.values()), title=""))
 
 
 def audit(
