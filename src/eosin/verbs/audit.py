@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from eosin.auditing.run import Audit, audit
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.interfaces import Completion, Decoder
-from eosin.models.checkpoint import load
-from eosin.text.corpus import CONTEXTS
+from eosin.models.checkpoint import CONFIG, load
+from eosin.settings import read_toml, section
+from eosin.text.corpus import CONTEXTS, Corpus
 from eosin.text.tokenization import Tokenizer
 from eosin.training.loop import chosen_device
-from eosin.training.run import corpus_of
+from eosin.training.run import corpus_of, without_source
 
 DESCRIPTION = """RUN is the directory of a trained run. Records go to a file as shards of contexts are finished; the
 same command again shows them, and goes on with what is missing.
@@ -61,10 +63,11 @@ def run(options: argparse.Namespace) -> None:
     decoders = decoders_of(options.decoders)
     if options.count is not None and options.count < 1:
         raise BadInput(f"--count must be at least 1, got {options.count}")
-    prefixes = corpus_of(folder).contexts(options.contexts, options.count, options.seed)
+    corpus = corpus_of(folder)
+    prefixes = corpus.contexts(options.contexts, options.count, options.seed)
     name = f"{options.contexts}-{len(prefixes)}-{options.max_steps}-{options.seed}-{options.dtype}.jsonl"
     out = options.out or folder / "audits" / name
-    about = {"run": folder.resolve().name, "contexts_from": options.contexts, "dtype": options.dtype}
+    about = {**origin(folder, corpus), "contexts_from": options.contexts, "dtype": options.dtype}
     try:
         with watching(options, len(prefixes) * len(decoders), Tokenizer.load(folder)) as watch:
             result = audit(
@@ -83,6 +86,19 @@ def run(options: argparse.Namespace) -> None:
     print(json.dumps(summary(result)) if options.json else f"{result}\nrecords: {out}")
     if options.fail_above is not None and max(each["ratio"] for each in summary(result).values()) > options.fail_above:
         sys.exit(1)
+
+
+def origin(folder: Path, corpus: Corpus) -> dict[str, Any]:
+    """Which run a model is of. Runs that differ in the initialisation only have the same settings."""
+    table = read_toml(folder / CONFIG)
+    settings = {name: dict(section(table, name, folder / CONFIG)) for name in ("data", "training", *table)}
+    initialisation = settings["training"].pop("seed", 0)
+    shared = json.dumps([without_source(settings), corpus.digest], sort_keys=True)
+    return {
+        "run": folder.resolve().name,
+        "settings": sha256(shared.encode()).hexdigest()[:16],
+        "initialisation": initialisation,
+    }
 
 
 def decoders_of(text: str) -> list[Decoder]:
