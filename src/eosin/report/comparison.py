@@ -82,7 +82,7 @@ def paired(found: Sequence[Filed], first: str, second: str) -> Paired:
         raise BadInput(f"{first!r} and {second!r} are the same audit; name two")
     _check_same(a, b, first, second)
     one, other = a.counts.unended, b.counts.unended
-    both = sorted(one.keys() & other.keys())
+    both = list(one.keys() & other.keys())
     if not both:
         raise BadInput(f"{first!r} and {second!r} have no context in common yet: both audits are unfinished")
     counts = compare([one[i] for i in both], [other[i] for i in both])

@@ -80,7 +80,7 @@ def records_of(path: Path) -> list[Record]:
             _check(record)
     except BadInput:
         raise
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error) as error:
         raise BadInput(f"{path} is not a file of records of an audit: {type(error).__name__}, {error}") from error
     if not records:
         raise BadInput(f"there are no records in {path}; `eosin audit` makes them")
