@@ -626,10 +626,11 @@ def test_reports_need_no_torch(audited: Path, tmp_path: Path, capsys: pytest.Cap
     assert without_torch("report", "audit", cwd=tmp_path).returncode == 0
 
 
-def test_a_closed_pipe_is_no_error(audited: Path):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eosin", "report", audited, "--survival"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("arguments", [["RUNS", "--survival"], ["--contexts-for", "0.01"]], ids=["long", "short"])
+def test_a_closed_pipe_is_no_error(arguments: list[str], audited: Path):
+    """Much output fails while it is printed, little only when it is flushed."""
+    command = [sys.executable, "-m", "eosin", "report", *(a.replace("RUNS", str(audited)) for a in arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
