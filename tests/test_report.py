@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import os
 import random
 import re
 import statistics
@@ -630,7 +631,8 @@ def test_reports_need_no_torch(audited: Path, tmp_path: Path, capsys: pytest.Cap
 def test_a_closed_pipe_is_no_error(arguments: list[str], audited: Path):
     """Much output fails while it is printed, little only when it is flushed."""
     command = [sys.executable, "-m", "eosin", "report", *(a.replace("RUNS", str(audited)) for a in arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered)
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
