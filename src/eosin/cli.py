@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ VERBS = {
     "decode": "continue contexts of the corpus, or prompts of your own",
     "trace": "what became of eos at every step of one decoding: its rank, and which rule removed it",
     "audit": "how often decoding does not end, by decoder, with intervals",
+    "report": "tables and comparisons from the records of audits, without decoding",
 }
 """Each is a module of eosin.verbs with a DESCRIPTION, `add_options` and `run`."""
 
@@ -32,12 +34,17 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb. Bad input is one line on standard error and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    verb = next((f" {argument}" for argument in arguments if argument in VERBS), "")
+    verb = f" {meant(arguments)}".rstrip()
     try:
         for argument in arguments:
             argument.encode()
         options = parser(arguments).parse_args(arguments)
         options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # whoever read this has seen enough, as `head` does; Python's own last flush must not fail either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except UnicodeEncodeError as error:
         sys.exit(_said(verb, f"{error.object!r} is not UTF-8: rename it", code=2))
     except (BadInput, OSError) as error:
@@ -52,6 +59,11 @@ def _said(verb: str, message: str, code: int) -> int:
     return code
 
 
+def meant(arguments: Sequence[str]) -> str:
+    """The verb: the first word that is one. A later one may be the name of a file."""
+    return next((argument for argument in arguments if argument in VERBS), "")
+
+
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """All verbs by name; the options of the one that is meant. The others need not be imported."""
     whole = Parser(prog="eosin", description="Does your language model stop? Measure it, prove it, fix it.")
@@ -61,7 +73,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         verb = verbs.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
         )
-        if name in arguments:
+        if name == meant(arguments):
             module = import_module(f"eosin.verbs.{name}")
             verb.description = f"{summary}\n\n{module.DESCRIPTION}"
             verb.add_argument("--json", action="store_true", help="print the result as JSON")

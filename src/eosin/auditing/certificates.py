@@ -49,7 +49,7 @@ class Certificate:
 
 def beside(records: Path) -> Path:
     """Where the certificates of an audit are, given its records."""
-    return records.with_suffix(".cycles.jsonl")
+    return records.with_suffix(".cycles")
 
 
 def read_certificates(path: Path) -> Iterator[Certificate]:

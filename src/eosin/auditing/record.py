@@ -84,6 +84,8 @@ class LoopCount:
     """By what."""
     example: int = 0
     """The first of the contexts."""
+    text: str = ""
+    """The tokens in words, where somebody knew them."""
     drift: tuple[int, int, float] | None = None
     """Where nothing was proved: how many numbers of the state move on with every turn of the example, which of them
     most, and by how much. None where that was not looked at."""
@@ -100,6 +102,7 @@ class LoopCount:
             self.proved + other.proved,
             self.proofs | other.proofs,
             min(self.example, other.example),
+            self.text or other.text,
             first.drift,
         )
 
@@ -108,9 +111,14 @@ class LoopCount:
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> LoopCount:
-        spreads = {name: Spread(**written[name]) for name in ("onset", "proved")}
-        drift = None if written["drift"] is None else tuple(written["drift"])
-        return cls(**spreads, proofs=frozenset(written["proofs"]), example=written["example"], drift=drift)
+        return cls(
+            onset=Spread(**written["onset"]),
+            proved=Spread(**written["proved"]),
+            proofs=frozenset(written["proofs"]),
+            example=written["example"],
+            text=written["text"],
+            drift=None if written["drift"] is None else tuple(written["drift"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,15 @@ class Counts:
         if limit not in self.weights.sums:
             raise BadInput(f"survival was estimated after steps {', '.join(map(str, self.weights.sums))}, not {limit}")
         return Estimate(*self.weights.sums[limit], self.contexts)
+
+    def knows(self, limit: int) -> bool:
+        """Whether the ratio after so many steps can be told."""
+        return not self.weights.sums or limit in self.weights.sums
+
+    @property
+    def steps(self) -> Iterable[int]:
+        """The steps at which the ratio changes, or at which it was estimated."""
+        return self.weights.sums or self.ended
 
     @property
     def periods(self) -> Counter[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -33,6 +33,8 @@ from eosin.errors import BadInput
 from eosin.files import digest_of
 from eosin.interfaces import Completion, Decoder, Generative
 from eosin.models.dynamics import dynamics_of
+from eosin.report.audits import by_decoder
+from eosin.report.tables import as_text
 
 SHARD = 1000
 """Contexts whose counts are written together."""
@@ -56,35 +58,7 @@ class Audit:
         Path(path).write_text("".join(record.written() + "\n" for record in self.records), encoding="utf-8")
 
     def __str__(self) -> str:
-        return table(self.by_decoder.values())
-
-
-def table(records: Iterable[Record]) -> str:
-    """The paper's table: the non-termination ratio by decoder, with its interval and what else is known."""
-    rows = [("decoder", "r_L (%)", "95% interval", "proved", "looping", "limit", "length", "rep-4", "contexts")]
-    for record in records:
-        counts, limit = record.counts, record.signature["max_steps"]
-        ratio = counts.ratio(limit)
-        low, high = ratio.interval()
-        lengths = counts.lengths
-        rows.append(
-            (
-                record.signature["decoder"],
-                f"{100 * ratio.value:.2f}",
-                f"{100 * low:.2f} to {100 * high:.2f}",
-                *(f"{counts.causes[cause]:,}" for cause in ("proved infinite", "looping", "limit")),
-                "-" if lengths is None else f"{lengths.mean:.1f}",
-                f"{100 * counts.repetition(4):.1f}%",
-                f"{counts.contexts:,}",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in rows
-    )
+        return as_text(replace(by_decoder(self.by_decoder.values()), title=""))
 
 
 def audit(
@@ -100,6 +74,7 @@ def audit(
     out: Path | str | None = None,
     about: dict[str, Any] | None = None,
     watch: Callable[[Completion, Decoder], None] | None = None,
+    text_of: Callable[[list[int]], str] | None = None,
 ) -> Audit:
     """Decode every prefix with every decoder and count how it ends.
 
@@ -108,6 +83,7 @@ def audit(
     out       a file of records: what it has is not done again, what is finished is appended at once
     about     what else belongs into the signature: names of the model and of the contexts
     watch     is told of every completion as it ends, with its decoder
+    text_of   tokens in words, so that records can show loops
     """
     check_model(model)
     parsed = checked_decoders(decoders, model.vocab_size, survival)
@@ -128,6 +104,7 @@ def audit(
             work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch)
             for record in work.records(without=there):
                 keep_certificates(out, work.certificates())
+                record = spelt(record, text_of)
                 write(record)
                 done.append(record)
     return Audit([record for record in done if record.signature["decoder"] in wanted], steady)
@@ -216,6 +193,14 @@ class Work:
     def certificates(self) -> list[Certificate]:
         cycles = self.prover.cycles if self.prover else []
         return [Certificate(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
+
+
+def spelt(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
+    """With the tokens of its loops in words."""
+    if text_of is None:
+        return record
+    loops = {cycle: replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
+    return replace(record, counts=replace(record.counts, loops=loops))
 
 
 def keep_certificates(out: Path | str | None, certificates: list[Certificate]) -> None:

@@ -42,6 +42,11 @@ class Tally:
 
     def add(self, completion: Completion) -> Cause:
         """Count one completion; the cause that it is counted under."""
+        self.tokens += len(completion.tokens)
+        if completion.survival is not None:
+            self.weights += weights_of(completion.survival.numpy(), self.max_steps)
+            self.unended[completion.index - self.start] = False
+            return completion.cause
         tokens = going_on(completion)
         cause = completion.cause
         tail = tail_of(completion, tokens)
@@ -49,13 +54,10 @@ class Tally:
             cause = Cause.LOOPING if cause is Cause.LIMIT else cause
             self._add_loop(completion, tail, tokens)
         self.unended[completion.index - self.start] = not cause.ends
-        self.tokens += len(completion.tokens)
         self.causes[cause] += 1
         if cause.ends:
             self.ended[completion.steps] += 1
         self._add_ngrams(tokens, len(completion.tokens) if completion.proof is None else self.max_steps)
-        if completion.survival is not None:
-            self.weights += weights_of(completion.survival.numpy(), self.max_steps)
         # what repeats is told by where it begins and one turn of it, however far it was followed
         told = tokens if tail is None else tokens[: tail.onset - 1 + tail.period]
         self.hashes.add(int.from_bytes(blake2b(told.tobytes(), digest_size=8).digest(), "big"))
@@ -94,7 +96,7 @@ class Tally:
             ngrams=self.ngrams,
             repeated=self.repeated,
             hashes=tuple(sorted(self.hashes)[:SMALLEST_HASHES]),
-            outcomes=(Outcomes(self.start, tuple(map(bool, self.unended))),),
+            outcomes=() if self.weights.sums else (Outcomes(self.start, tuple(map(bool, self.unended))),),
             weights=self.weights,
         )
 

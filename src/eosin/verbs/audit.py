@@ -8,21 +8,27 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
+from eosin.auditing.certificates import beside
 from eosin.auditing.run import Audit, audit
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.interfaces import Completion, Decoder
-from eosin.models.checkpoint import load
-from eosin.text.corpus import CONTEXTS
+from eosin.models.checkpoint import CONFIG, load
+from eosin.report.audits import loops
+from eosin.report.tables import as_text
+from eosin.settings import read_toml, section
+from eosin.text.corpus import CONTEXTS, Corpus
 from eosin.text.tokenization import Tokenizer
 from eosin.training.loop import chosen_device
-from eosin.training.run import corpus_of
+from eosin.training.run import corpus_of, without_source
 
 DESCRIPTION = """RUN is the directory of a trained run. Records go to a file as shards of contexts are finished; the
 same command again shows them, and goes on with what is missing.
@@ -30,7 +36,8 @@ same command again shows them, and goes on with what is missing.
 examples:
   eosin audit runs/lstm --decoders greedy,beam:4,nucleus:0.2,consistent-nucleus:0.2
   eosin audit runs/lstm --decoders greedy --contexts random --count 2000 --max-steps 500
-  eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01"""
+  eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01
+  eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival"""
 
 PAPER = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -50,6 +57,14 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--completions", type=Path, metavar="FILE", help="write every completion there, one JSON line each"
     )
+    verb.add_argument(
+        "--no-proofs", action="store_true", help="run loops to the limit instead of proving that they never end"
+    )
+    verb.add_argument(
+        "--survival",
+        action="store_true",
+        help="estimate the ratio along paths without eos instead of counting: for samplers, where it is small",
+    )
     verb.add_argument("--fail-above", type=float, metavar="RATIO", help="exit with 1 if a ratio is above this")
     verb.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     verb.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the weights (default: float32)")
@@ -61,12 +76,13 @@ def run(options: argparse.Namespace) -> None:
     decoders = decoders_of(options.decoders)
     if options.count is not None and options.count < 1:
         raise BadInput(f"--count must be at least 1, got {options.count}")
-    prefixes = corpus_of(folder).contexts(options.contexts, options.count, options.seed)
-    name = f"{options.contexts}-{len(prefixes)}-{options.max_steps}-{options.seed}-{options.dtype}.jsonl"
-    out = options.out or folder / "audits" / name
-    about = {"run": folder.resolve().name, "contexts_from": options.contexts, "dtype": options.dtype}
+    corpus = corpus_of(folder)
+    prefixes = corpus.contexts(options.contexts, options.count, options.seed)
+    out = options.out or folder / "audits" / default_name(options, len(prefixes))
+    about = {**origin(folder, corpus), "contexts_from": options.contexts, "dtype": options.dtype}
     try:
-        with watching(options, len(prefixes) * len(decoders), Tokenizer.load(folder)) as watch:
+        tokenizer = Tokenizer.load(folder)
+        with watching(options, len(prefixes) * len(decoders), tokenizer) as watch:
             result = audit(
                 model,
                 prefixes,
@@ -74,15 +90,51 @@ def run(options: argparse.Namespace) -> None:
                 max_steps=options.max_steps,
                 seed=options.seed,
                 pool=options.pool,
+                proofs=not options.no_proofs,
+                survival=options.survival,
                 out=out,
                 about=about,
                 watch=watch,
+                text_of=tokenizer.decode,
             )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what is finished is in {out}; the same command goes on") from None
-    print(json.dumps(summary(result)) if options.json else f"{result}\nrecords: {out}")
+    print(json.dumps(summary(result)) if options.json else described(result, out))
     if options.fail_above is not None and max(each["ratio"] for each in summary(result).values()) > options.fail_above:
         sys.exit(1)
+
+
+def default_name(options: argparse.Namespace, count: int) -> str:
+    parts = [options.contexts, count, options.max_steps, options.seed, options.dtype]
+    how = ["survival"] * options.survival + ["no-proofs"] * (options.no_proofs and not options.survival)
+    return "-".join(map(str, [*parts, *how])) + ".jsonl"
+
+
+def described(result: Audit, out: Path) -> str:
+    """For people: the table, the loops, and where all of it is."""
+    parts = [str(result)]
+    records = list(result.by_decoder.values())
+    if any(record.counts.loops for record in records):
+        parts += ["", as_text(replace(loops(records), title="loops"))]
+    if not result.steady:
+        parts += ["", "the bits of this model depend on the batch: near-ties may fall otherwise with another --pool"]
+    parts += ["", f"records: {out}"]
+    if beside(out).exists():
+        parts += [f"certificates: {beside(out)} (eosin certify --check)"]
+    return "\n".join(parts)
+
+
+def origin(folder: Path, corpus: Corpus) -> dict[str, Any]:
+    """Which run a model is of. Runs that differ in the initialisation only have the same settings."""
+    table = read_toml(folder / CONFIG)
+    settings = {name: dict(section(table, name, folder / CONFIG)) for name in ("data", "training", *table)}
+    initialisation = settings["training"].pop("seed", 0)
+    shared = json.dumps([without_source(settings), corpus.digest], sort_keys=True)
+    return {
+        "run": folder.resolve().name,
+        "settings": sha256(shared.encode()).hexdigest()[:16],
+        "initialisation": initialisation,
+    }
 
 
 def decoders_of(text: str) -> list[Decoder]:
@@ -119,6 +171,7 @@ def shown(completion: Completion, decoder: Decoder, tokenizer: Tokenizer) -> dic
         "cause": completion.cause,
         "steps": completion.steps,
         "log_prob": completion.log_prob,
+        "cycle": None if completion.proof is None else completion.proof.cycle,
         "text": tokenizer.decode(tokens),
         "tokens": tokens,
     }
@@ -135,5 +188,6 @@ def summary(result: Audit) -> dict[str, dict[str, Any]]:
             "contexts": record.counts.contexts,
             "causes": record.counts.causes,
             "tokens": record.counts.tokens,
+            "loops": [{"tokens": tokens, **loop.written()} for tokens, loop in record.counts.loops.items()],
         }
     return found
