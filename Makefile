@@ -5,13 +5,17 @@ BIN = .venv/bin
 READY = .venv/ready
 JOBS ?= 2
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-slow lint bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/which_decoders_end.py
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+# models are trained first: some minutes
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

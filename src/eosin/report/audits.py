@@ -23,9 +23,9 @@ Measure = tuple[Column, Callable[[Record], Value]]
 
 # what a record is of
 
-LAST_RESORT = ("settings", "weights", "digest", "device", "threads", "torch", "eosin")
+LAST_RESORT = ("settings", "weights", "digest", "proofs", "device", "threads", "torch", "eosin")
 """Facts that say little to people, and are shown only where nothing else tells two records apart."""
-REWORDED = {"model", "run", "contexts", "contexts_from", "max_steps", "decoder", "shard"}
+REWORDED = {"model", "run", "contexts", "contexts_from", "max_steps", "decoder", "shard", "estimator"}
 
 
 def facts(signature: Signature) -> dict[str, Value]:
@@ -37,6 +37,7 @@ def facts(signature: Signature) -> dict[str, Value]:
         "L": signature["max_steps"],
         "weights": model.get("weights"),
         "digest": contexts.get("digest"),
+        "estimator": "survival" if signature.get("estimator") == "survival" else None,
     }
     others = {key: _plain(value) for key, value in signature.items() if key not in REWORDED}
     return {key: value for key, value in {**words, **others}.items() if value is not None}

@@ -1,0 +1,154 @@
+"""Proofs on models that were really trained, with vocabularies of more than ten thousand words.
+
+A tanh-RNN and an LSTM learn from part of WikiText-2 until their greedy completions loop. This takes minutes, so it is
+run by `make test-slow`.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from texts import real_sentences, write_lines
+
+import eosin
+from eosin.auditing.certificates import beside, read_certificates
+from eosin.causes import Cause
+from eosin.text.corpus import Recipe
+from eosin.text.preparation import prepare
+from eosin.training.config import Config
+from eosin.training.loop import train
+
+pytestmark = pytest.mark.slow
+
+LIMIT, CONTEXTS = 600, 600
+EPOCHS = {"tanh": 3, "lstm": 3}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("corpus")
+    text = write_lines(folder / "text.txt", real_sentences(9_000, "train"))
+    made = prepare(Recipe(source=str(text), tokenization="word"), folder / "corpus")
+    assert made.tokenizer.vocab_size >= 10_000
+    return made
+
+
+@pytest.fixture(scope="module", params=list(EPOCHS))
+def trained(request: pytest.FixtureRequest, corpus, tmp_path_factory: pytest.TempPathFactory):
+    """The kind of the core, and the model."""
+    run = tmp_path_factory.mktemp("runs") / request.param
+    settings = {
+        "core": {"kind": request.param, "width": 64},
+        "head": {"kind": "softmax"},
+        "training": {"epochs": EPOCHS[request.param], "learning_rate": 3e-3},
+    }
+    train(Config.of(settings), corpus, run)
+    return request.param, eosin.load(run)
+
+
+@pytest.fixture(scope="module")
+def audited(trained, corpus, tmp_path_factory: pytest.TempPathFactory):
+    """Contexts, the greedy audit, its completions, and the file of its records."""
+    _, model = trained
+    contexts = corpus.contexts("train", CONTEXTS)
+    completions = {}
+    out = tmp_path_factory.mktemp("audit") / "records.jsonl"
+    audit = eosin.audit(
+        model, contexts, ["greedy"], max_steps=LIMIT, out=out, watch=lambda c, _: completions.update({c.index: c})
+    )
+    return contexts, audit, completions, out
+
+
+def test_loops_are_proved(trained, audited, capsys: pytest.CaptureFixture[str]):
+    """How many is measured, and said; docs/log.md has the figures."""
+    kind, _ = trained
+    _, audit, _, _ = audited
+    counts = audit.by_decoder["greedy"].counts
+    looping, proved = counts.causes[Cause.LOOPING], counts.causes[Cause.PROVED]
+    with capsys.disabled():
+        print(f"\n{kind}: {looping + proved} of {CONTEXTS} loop, {proved} proved; {len(counts.loops)} loops")
+        for tokens, loop in sorted(counts.loops.items(), key=lambda item: -item[1].onset.count)[:5]:
+            print(f"  period {len(tokens)}: {loop.proved.count} proved, {loop.looping} looping, drift {loop.drift}")
+    assert looping + proved >= 100
+    if kind == "tanh":
+        assert proved >= 0.9 * (looping + proved)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_is_proved_runs_on(trained, audited, dtype: torch.dtype):
+    """Ten thousand steps from the place of the proof, without a single other token; a row for each loop first."""
+    _, model = trained
+    contexts, _, completions, _ = audited
+    proved = [completion for completion in completions.values() if completion.proof is not None]
+    proved.sort(key=lambda completion: completion.steps)
+    by_loop = {tuple(sorted(completion.proof.cycle)): completion for completion in proved}
+    rows = [*by_loop.values(), *proved][:32]
+    model = model.to(dtype)
+    try:
+        run_on(model, contexts, rows, 10_000)
+    finally:
+        model.to(torch.float32)
+
+
+@torch.inference_mode()
+def run_on(model, contexts, rows, steps: int) -> None:
+    longest = max(completion.steps for completion in rows)
+    known = torch.tensor([(c.tokens.tolist()[:-1] + list(c.proof.cycle) * longest)[:longest] for c in rows])
+    _, state = model.prefill(contexts[[completion.index for completion in rows]])
+    for token in known[:, :-1].T:
+        _, state = model.step(token, state)
+    cycles = [completion.proof.cycle for completion in rows]
+    place = [longest - completion.steps for completion in rows]
+    token = known[:, -1]
+    for step in range(1, steps + 1):
+        logits, state = model.step(token, state)
+        token = logits.dense().argmax(1)
+        expected = [cycle[(at + step) % len(cycle)] for cycle, at in zip(cycles, place, strict=True)]
+        assert token.tolist() == expected, step
+
+
+def test_certificates_hold_when_they_are_checked_again(trained, audited):
+    _, model = trained
+    _, _, _, out = audited
+    certificates = list(read_certificates(beside(out))) if beside(out).exists() else []
+    for certificate in certificates[:5]:
+        again = certificate.holds(model)
+        assert again is not None
+        assert again.written() == certificate.cycle.written()
+    if certificates:
+        with torch.no_grad():
+            model.output.bias[certificates[0].cycle.tokens[0]] -= 100.0
+        assert certificates[0].holds(model) is None
+        with torch.no_grad():
+            model.output.bias[certificates[0].cycle.tokens[0]] += 100.0
+
+
+@pytest.mark.parametrize("spec", ["greedy", "nucleus:0.4", "beam:3"])
+def test_order_pool_and_company_change_no_bit(trained, corpus, spec: str):
+    _, model = trained
+    contexts = corpus.contexts("train", 150)
+    generator = torch.Generator().manual_seed(0)
+    found = [completions_by_index(model, contexts, range(150), spec, pool=1024)]
+    for pool in (1, 37, 100):
+        order = torch.randperm(150, generator=generator).tolist()
+        found.append(completions_by_index(model, contexts, order, spec, pool))
+    some = range(60, 90)
+    alone = completions_by_index(model, contexts, some, spec, pool=8)
+    assert all(other == found[0] for other in found[1:])
+    assert alone == {index: found[0][index] for index in some}
+
+
+def completions_by_index(model, contexts, order, spec: str, pool: int):
+    made = eosin.decode(model, contexts[list(order)], spec, max_steps=60, seed=4, pool=pool, indices=list(order))
+    return dict(zip(order, zip(made.tokens, made.log_prob.tolist(), strict=True), strict=True))
+
+
+def test_proofs_change_no_count(trained, audited):
+    _, model = trained
+    contexts, audit, completions, _ = audited
+    proved = audit.by_decoder["greedy"].counts
+    plain = eosin.audit(model, contexts[:200], ["greedy"], max_steps=LIMIT, proofs=False).by_decoder["greedy"].counts
+    expected = Counter(completions[i].steps for i in range(200) if completions[i].terminated)
+    assert plain.ended == expected
+    assert [plain.unended[i] for i in range(200)] == [proved.unended[i] for i in range(200)]
