@@ -16,6 +16,7 @@ VERBS = {
     "prepare": "make a corpus of contexts and continuations from a text",
     "train": "train a model; the same command goes on with a run that was stopped or killed",
     "audit": "how often decoding does not end, by decoder, with intervals",
+    "certify": "what is guaranteed before decoding: whether it ends, by which theorem and which step",
 }
 """Each is a module of eosin.verbs with a DESCRIPTION, `add_options` and `run`."""
 

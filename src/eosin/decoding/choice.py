@@ -7,6 +7,7 @@ therefore walk the same path until the very step at which one of them ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from eosin.decoding.truncation import Kept, shortest
 from eosin.decoding.unroll import Paths
 from eosin.errors import BadInput
 from eosin.interfaces import EosIds, Rows, Token, Truncation, Uniforms
+from eosin.promises import LogOdds, leads, passed_on
 
 
 class LeftToRight:
@@ -44,6 +46,9 @@ class Greedy(LeftToRight):
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         return next_token.top(1).ids[:, 0]
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        return torch.where(leads(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
 
     def __str__(self) -> str:
         return "greedy"
@@ -73,6 +78,9 @@ class Sampler(LeftToRight):
         if self.truncation is None or self.truncation.complete:
             return draw_from_all(tempered, uniforms)
         return draw(self.truncation, tempered, uniforms)
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        return log_odds if self.keeps_eos else passed_on(self.truncation, log_odds, vocab_size, eos_count)
 
     def __str__(self) -> str:
         rule = "ancestral" if self.truncation is None else str(self.truncation)
