@@ -38,17 +38,17 @@ LAST = 900
 """Steps are searched up to 2^LAST: there is no smaller epsilon that means anything."""
 ARMS = 1024
 """Into how many parts a search divides what is left."""
-ONE_BY_ONE = 2**14
+ONE_BY_ONE = 2**13
 """So many steps are added up one by one, later ones in blocks, each a part in 512 of what was before."""
 BLOCK_STARTS = torch.cat(
     [
         torch.arange(ONE_BY_ONE, dtype=torch.float64),
-        (ONE_BY_ONE * (1 + 1 / 512) ** torch.arange(2**15, dtype=torch.float64)).floor(),
+        (ONE_BY_ONE * (1 + 1 / 512) ** torch.arange(2**14, dtype=torch.float64)).floor(),
     ]
 )
 MOST = sys.float_info.max
 """Log-odds above this are those of a certain event."""
-ASTRONOMICAL = 15
+MOST_DIGITS = 15
 """Steps of more digits are given as a power of ten."""
 FAR = 6
 """Nobody decodes for so many steps: log10."""
@@ -88,7 +88,7 @@ class Certificate:
         return asdict(self)
 
     def within(self, budget: int) -> bool:
-        """Whether decoding has ended by a step, but for one case in a million."""
+        """Whether decoding has ended by this step, but for one case in a million."""
         return self.rare_after is not None and self.rare_after <= budget
 
 
@@ -100,15 +100,14 @@ def certify(model: Generative, decoder: str | Decoder) -> Certificate:
     """
     pair = Pair.of(model, decoder)
     possible, certain = pair.first_step(above=-math.inf), pair.first_step(above=MOST)
-    rare_after, log10_rare_after = (None, None) if possible is None else rare_step(pair.ending, possible)
-    more = getattr(pair.decoder, "needed", 1) - 1  # a beam may need more than one end, of which each step gives one
+    rare_after, log10_rare_after = (None, None) if possible is None else pair.rare_step(possible)
     found = Certificate(
         decoder=str(pair.decoder),
         consistent=None if possible is None else True,
-        theorem=theorem_of(pair, possible is not None),
-        ends_by=None if certain is None else certain + more,
-        rare_after=None if rare_after is None else rare_after + more,
-        log10_rare_after=log10_rare_after if rare_after is None else math.log10(rare_after + more),
+        theorem=theorem_of(pair, possible, certain),
+        ends_by=None if certain is None else certain + pair.more,
+        rare_after=rare_after,
+        log10_rare_after=log10_rare_after,
         log10_xi=pair.log10_xi,
         grounds=pair.grounds,
         explanation=(),
@@ -120,8 +119,7 @@ def log_survival(model: Generative, decoder: str | Decoder, max_steps: int) -> F
     """The log of what the share of decodings that have not ended cannot exceed, after 1, 2, ..., max_steps steps."""
     pair = Pair.of(model, decoder)
     steps = torch.arange(1, whole("max_steps", max_steps, 1, 2**31) + 1, dtype=torch.float64)
-    more = min(getattr(pair.decoder, "needed", 1) - 1, max_steps)
-    hazard = functional.pad(functional.softplus(pair.ending(steps)), (more, 0))
+    hazard = functional.pad(functional.softplus(pair.ending(steps)), (min(pair.more, max_steps), 0))
     return -hazard.cumsum(0)[:max_steps]
 
 
@@ -138,7 +136,7 @@ def floor_for_budget(model: Generative, decoder: str | Decoder, budget: int, gra
     remembered = Remembered(model)
 
     def enough(epsilon: float) -> bool:
-        return certify(Floor(remembered, epsilon, wanted), decoder).within(budget)
+        return Pair.of(Floor(remembered, epsilon, wanted), decoder).within(budget)
 
     while not enough(EPSILONS[-1]):
         if grace is not None or wanted == 0:
@@ -184,6 +182,11 @@ class Pair:
         grounds = grounds if known else "nothing about p(eos)"
         return cls(parsed, temperature, promise, grounds, model.vocab_size, len(model.eos_ids))
 
+    @property
+    def more(self) -> int:
+        """How many steps a beam may go on after the first that certainly ends a hypothesis: each ends one more."""
+        return getattr(self.decoder, "needed", 1) - 1
+
     def ending(self, steps: Float64[Tensor, " steps"]) -> LogOdds:
         """The least log-odds that decoding ends at each step."""
         return self.passed_on(self.promise(steps))
@@ -199,7 +202,7 @@ class Pair:
     @property
     def threshold(self) -> float:
         """The probability of eos above which it is not passed over."""
-        log_odds = torch.linspace(-40, 40, 80_001, dtype=torch.float64)
+        log_odds = torch.linspace(-40, 40, 8_001, dtype=torch.float64)
         passed_over = int((self.passed_on(log_odds) == -math.inf).sum())
         return 1.0 if passed_over == len(log_odds) else float(log_odds[passed_over].sigmoid())
 
@@ -226,6 +229,30 @@ class Pair:
             points = between(low, high)
         return high
 
+    def rare_step(self, first: int) -> tuple[int | None, float]:
+        """The step from which on survival is below 1e-6, if it can be written out, and its log10.
+
+        Only steps from `first` on count. Of a block of steps each counts like the first of them, which is the least.
+        """
+        starts = first + BLOCK_STARTS
+        log_hazard = log_softplus(self.ending(starts))
+        widths = BLOCK_STARTS.diff(append=torch.tensor([math.inf], dtype=torch.float64))
+        before = functional.pad((widths.log() + log_hazard)[:-1].logcumsumexp(0), (1, 0), value=-math.inf)
+        block = int((before < math.log(-math.log(RARE))).sum()) - 1
+        still_needed = max(-math.log(RARE) - math.exp(before[block]), sys.float_info.min)
+        log_steps = math.log(still_needed) - float(log_hazard[block])
+        log10 = float(torch.stack([starts[block].log(), starts.new_tensor(log_steps)]).logsumexp(0)) / math.log(10)
+        if log10 > MOST_DIGITS:
+            return None, log10
+        steps = int(starts[block]) + math.floor(math.exp(log_steps)) + self.more
+        return steps, math.log10(steps)
+
+    def within(self, budget: int) -> bool:
+        """Whether survival is certainly below 1e-6 after so many steps."""
+        first = self.first_step(above=-math.inf)
+        steps = None if first is None else self.rare_step(first)[0]
+        return steps is not None and steps <= budget
+
 
 def between(low: int, high: int) -> list[int]:
     """Whole numbers between two, a great many if there are; none where the two cannot be told apart."""
@@ -234,34 +261,16 @@ def between(low: int, high: int) -> list[int]:
     return sorted({low + (high - low) * part // ARMS for part in range(1, ARMS)} - {low})
 
 
-def rare_step(ending: Promise, first: int) -> tuple[int | None, float]:
-    """The step from which on survival is below 1e-6, if it can be written out, and its log10.
-
-    Steps count from `first`, the first at which decoding may end. Within a block the bound of its first step is used.
-    """
-    starts = first + BLOCK_STARTS
-    log_hazard = log_softplus(ending(starts))
-    widths = torch.cat([BLOCK_STARTS.diff(), torch.tensor([math.inf])])
-    before = torch.cat([torch.tensor([-math.inf]), (widths.log() + log_hazard)[:-1].logcumsumexp(0)])
-    block = int((before < math.log(-math.log(RARE))).sum()) - 1
-    still_needed = max(-math.log(RARE) - math.exp(before[block]), sys.float_info.min)
-    log_steps = math.log(still_needed) - float(log_hazard[block])
-    log10 = float(torch.logaddexp(starts[block].log(), torch.tensor(log_steps, dtype=torch.float64))) / math.log(10)
-    if log10 > ASTRONOMICAL:
-        return None, log10
-    steps = int(starts[block]) + math.floor(math.exp(log_steps))
-    return steps, math.log10(steps)
-
-
 def log_softplus(log_odds: LogOdds) -> LogOdds:
     """log(-log(1 - p)), the log of the hazard, from log(p / (1 - p))."""
     return torch.where(log_odds < -30, log_odds, functional.softplus(log_odds).log())
 
 
-def theorem_of(pair: Pair, consistent: bool) -> str:
-    if pair.keeps_eos:
+def theorem_of(pair: Pair, possible: int | None, certain: int | None) -> str:
+    """What cannot pass over eos from the first step on meets the condition of Theorem 4.1 too."""
+    if pair.keeps_eos or (possible == 1 and certain is None):
         return "Theorem 4.1"
-    if not consistent:
+    if possible is None:
         return "Theorem 3.4"
     return "Theorem 4.3" if pair.decoder.rows_per_context > 1 else "Theorem 4.2"
 
