@@ -80,7 +80,9 @@ class Sampler(LeftToRight):
         return draw(self.truncation, tempered, uniforms)
 
     def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
-        return log_odds if self.keeps_eos else passed_on(self.truncation, log_odds, vocab_size, eos_count)
+        if self.truncation is None or self.truncation.complete:
+            return log_odds
+        return passed_on(self.truncation, log_odds, vocab_size, eos_count)
 
     def __str__(self) -> str:
         rule = "ancestral" if self.truncation is None else str(self.truncation)

@@ -31,7 +31,7 @@ from eosin.decoding.next_token import NextToken
 from eosin.decoding.selection import Line, Order, by_probability, line_where
 from eosin.errors import BadInput
 from eosin.interfaces import Truncation
-from eosin.promises import LogOdds, leads, nothing
+from eosin.promises import LogOdds, leads, nothing, passed_on
 
 FEW = 64
 """How many tokens a rule looks at before it draws a line."""
@@ -355,6 +355,10 @@ class Consistent:
 
     def check(self, vocab_size: int) -> None:
         self.inner.check(vocab_size)
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        """All of it, and more where the inner rule keeps little besides eos."""
+        return log_odds.maximum(passed_on(self.inner, log_odds, vocab_size, eos_count))
 
     def keep(self, next_token: NextToken) -> Kept | None:
         kept = self.inner.keep(next_token)
