@@ -5,7 +5,6 @@ run by `make test-slow`.
 """
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from eosin.models.language_model import CORES as CORES
     from eosin.models.language_model import NeuralLM as NeuralLM
     from eosin.text.corpus import load_corpus as load_corpus
+    from eosin.theory.certificate import certify as certify
 
 __version__ = "0.1.0"
 
 # imported when first asked for: a table can be printed on a laptop without torch
 _HOME = {
     "audit": "eosin.auditing.run",
+    "certify": "eosin.theory.certificate",
     "decode": "eosin.decoding.decode",
     "Floor": "eosin.decoding.floor",
     "parse_decoder": "eosin.decoding.spec",

@@ -19,6 +19,7 @@ VERBS = {
     "decode": "continue contexts of the corpus, or prompts of your own",
     "trace": "what became of eos at every step of one decoding: its rank, and which rule removed it",
     "audit": "how often decoding does not end, by decoder, with intervals",
+    "certify": "what is guaranteed before decoding: whether it ends, by which theorem and which step",
     "report": "tables and comparisons from the records of audits, without decoding",
 }
 """Each is a module of eosin.verbs with a DESCRIPTION, `add_options` and `run`."""

@@ -50,6 +50,8 @@ class Generative(Protocol):
     """All that decoding asks of a model. softmax(logits) is the next-token distribution, whatever head made it.
 
     Logits are a (batch, vocab) tensor or, where writing them out would be waste, an `eosin.logits.Logits`.
+    One more method is optional. `promise(temperature)` is what the model promises about eos, an
+    `eosin.promises.Promise`; `grounds` says it in words.
     """
 
     @property
@@ -77,7 +79,11 @@ class LanguageModel(Generative, Protocol):
 
 @runtime_checkable
 class Core(Protocol):
-    """A network from embedded tokens to hidden vectors: a recurrent one or a transformer."""
+    """A network from embedded tokens to hidden vectors: a recurrent one or a transformer.
+
+    One more method is optional. `reach(directions)` says how large d . h can get over all hidden vectors h, for each
+    row d of a (directions, width) tensor; with it Lemma 3.2 bounds p(eos) from the weights.
+    """
 
     width: int
 
@@ -95,6 +101,9 @@ class Head(Protocol):
     """Decides how probable eos is, from the eos logit and a memory of its own.
 
     `None` as log-survival means that the softmax over all logits stands.
+
+    One more method is optional. `promise(steps)` says what log(1 - p(eos)) never exceeds at each step, counted from 1,
+    whatever the logits; it never rises, and None means again that the softmax stands. `grounds` says it in words.
     """
 
     def initial(self, batch: int, device: torch.device) -> State:
@@ -160,7 +169,11 @@ class Search(Protocol):
 
 @runtime_checkable
 class Decoder(Protocol):
-    """A decoding algorithm; its `str` is its specification, as in "consistent-nucleus:0.2"."""
+    """A decoding algorithm; its `str` is its specification, as in "consistent-nucleus:0.2".
+
+    One more method is optional, here and in a `Truncation`. `passes_on(log_odds, vocab_size, eos_count)` says what is
+    left of a promise about eos: the least log-odds of ending, given the least of eos under the model.
+    """
 
     @property
     def rows_per_context(self) -> int:

@@ -19,6 +19,7 @@ from eosin.decoding.next_token import NextToken, largest
 from eosin.decoding.table import Table, UnderWay, cause_of, written
 from eosin.errors import BadInput
 from eosin.interfaces import Completion, EosIds, Rows, Token
+from eosin.promises import LogOdds, leads
 
 WIDEST = 1_000_000
 
@@ -50,6 +51,10 @@ class Beam:
 
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do: a beam may be wider than it."""
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        """Of ending one hypothesis: where eos is the most probable token after each, the best expansion of all ends."""
+        return torch.where(leads(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
 
     def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Hypotheses:
         return Hypotheses(self, indices, eos_ids, max_steps)

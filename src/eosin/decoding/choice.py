@@ -20,6 +20,7 @@ from eosin.decoding.truncation import Kept, kept_by, shortest
 from eosin.decoding.unroll import Paths
 from eosin.errors import BadInput
 from eosin.interfaces import EosIds, Rows, Token, Truncation, Uniforms
+from eosin.promises import LogOdds, leads, passed_on
 
 
 class LeftToRight:
@@ -56,6 +57,9 @@ class Greedy(LeftToRight):
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
         return leads.amin(0)
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        return torch.where(leads(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
 
     def __str__(self) -> str:
         return "greedy"
@@ -104,6 +108,11 @@ class Sampler(LeftToRight):
         if self.truncation is None:
             return torch.full_like(leads[0], -math.inf)
         return self.truncation.margin(leads / self.temperature)
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        if self.truncation is None or self.truncation.complete:
+            return log_odds
+        return passed_on(self.truncation, log_odds, vocab_size, eos_count)
 
     def __str__(self) -> str:
         rule = "ancestral" if self.truncation is None else str(self.truncation)

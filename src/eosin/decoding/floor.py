@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.nn import functional
 
 from eosin.decoding.scoring import score_by_steps
 from eosin.interfaces import Generative, Prefix, Token, Tokens
-from eosin.logits import Logits, Rewritten, as_logits
+from eosin.logits import Logits, Rewritten, as_logits, log_odds_of_eos
+from eosin.promises import Promise, promise_of, tempered
 from eosin.states import PairState, TensorState
 
 
@@ -51,6 +53,30 @@ class Floor(nn.Module):
         """Greedy decoding produces eos at this step at the latest."""
         return self.grace + math.floor(-math.log(1 + len(self.eos_ids)) / math.log1p(-self.epsilon)) + 1
 
+    def promise(self, temperature: float = 1.0) -> Promise:
+        """The floor's own promise on top of the model's.
+
+        At a temperature it is the better of two: what is promised at temperature 1, tempered; and what the model
+        promises at that temperature, since the floor divides by the factor what eos is compared with and never lowers
+        eos itself.
+        """
+        at_one = promise_of(self.model)
+        at_temperature = at_one if temperature == 1 else promise_of(self.model, temperature)
+
+        def promise(steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
+            log_factor = self._log_factor(steps)
+            raised = log_odds_of_eos(functional.logsigmoid(-at_one(steps)) + log_factor)
+            own = tempered(raised, temperature, self.vocab_size, len(self.eos_ids))
+            return own.maximum(at_temperature(steps) - log_factor / temperature)
+
+        return promise
+
+    @property
+    def grounds(self) -> str:
+        """What is promised, in words."""
+        since, when = (f"(t - {self.grace})", f"t > {self.grace}") if self.grace else ("t", "t")
+        return f"p(eos) >= 1 - (1 - {self.epsilon:g})^{since} at step {when}, by the floor"
+
     def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
         logits, inner = self.model.prefill(prefix)
         steps = torch.ones(len(prefix), dtype=torch.int64, device=prefix.device)
@@ -65,8 +91,11 @@ class Floor(nn.Module):
         return score_by_steps(self, prefix, continuation)
 
     def _raised(self, logits: Logits | Tensor, steps: Tensor) -> Logits:
-        log_factor = (steps - self.grace).clamp(min=0).double() * math.log1p(-self.epsilon)
+        log_factor = self._log_factor(steps)
         return Rewritten(as_logits(logits), self.eos_ids, lambda log_survival: log_survival + log_factor)
+
+    def _log_factor(self, steps: Tensor) -> Tensor:
+        return (steps - self.grace).clamp(min=0).double() * math.log1p(-self.epsilon)
 
     def extra_repr(self) -> str:
         return f"epsilon={self.epsilon}, grace={self.grace}"

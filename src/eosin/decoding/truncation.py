@@ -31,6 +31,7 @@ from eosin.decoding.next_token import NextToken, Ranked
 from eosin.decoding.selection import Line, Order, by_probability, line_where
 from eosin.errors import BadInput
 from eosin.interfaces import EosIds, Truncation
+from eosin.promises import LogOdds, leads, nothing, passed_on
 
 FEW = 64
 """How many tokens a rule looks at before it draws a line."""
@@ -81,6 +82,8 @@ class Rule:
     """Values that people use; messages show the first, and the tests hold the laws at each."""
     allowed: ClassVar[Interval]
     keeps_eos: ClassVar[bool] = False
+    keeps_best: ClassVar[bool] = True
+    """Whether the most probable token can never be dropped."""
 
     def __post_init__(self) -> None:
         ((field, value),) = vars(self).items()
@@ -94,6 +97,25 @@ class Rule:
     @property
     def few(self) -> int:
         return FEW
+
+    @property
+    def sole(self) -> float:
+        """A token more probable than this is the only one kept."""
+        return 1.0
+
+    def certain(self, vocab_size: int) -> float:
+        """A token more probable than this is kept."""
+        return 0.5
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        """Of several eos tokens only the most probable one is counted on, which has at least an equal share."""
+        certain = self.certain(vocab_size)
+        if certain == 0:
+            return log_odds
+        least = functional.logsigmoid(log_odds).exp() / eos_count - ROUNDING
+        kept = (least > certain) | (leads(log_odds, eos_count) & self.keeps_best)
+        left = torch.where(kept, log_odds - math.log(eos_count), nothing(log_odds))
+        return torch.where(least > self.sole, math.inf, left)
 
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do."""
@@ -193,6 +215,13 @@ class TopK(SmallestSet):
         if self.k > vocab_size:
             raise BadInput(f"top-k: k must be at most {vocab_size}, the size of the vocabulary, got {self.k}")
 
+    @property
+    def sole(self) -> float:
+        return 0.5 if self.k == 1 else 1.0
+
+    def certain(self, vocab_size: int) -> float:
+        return 0.0 if self.k >= vocab_size else 1 / (1 + self.k)
+
     def weight(self, log_probs: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
         return torch.ones_like(log_probs)
 
@@ -216,6 +245,14 @@ class Nucleus(SmallestSet):
     def complete(self) -> bool:
         return self.mu == 1
 
+    @property
+    def sole(self) -> float:
+        return max(0.5, self.mu)
+
+    def certain(self, vocab_size: int) -> float:
+        """The others alone are not enough."""
+        return min(0.5, 1 - self.mu)
+
     def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
         return running > self.mu + ROUNDING
 
@@ -230,7 +267,12 @@ class Typical(SmallestSet):
     name = "typical"
     examples = (0.2, 0.95)
     allowed = Interval(0, 1)
+    keeps_best = False
     mass: float
+
+    def certain(self, vocab_size: int) -> float:
+        """The others alone do not reach the mass."""
+        return 1 - self.mass
 
     def order(self, next_token: NextToken) -> Order:
         entropy = next_token.entropy[:, None].to(next_token.store.dtype)
@@ -252,6 +294,13 @@ class MinP(Threshold):
     allowed = Interval(0, 1, closed=True)
     ratio: float
 
+    @property
+    def sole(self) -> float:
+        return 1 / (1 + self.ratio)
+
+    def certain(self, vocab_size: int) -> float:
+        return self.ratio / (1 + self.ratio)
+
     def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return next_token.best_log_prob + math.log(self.ratio)
 
@@ -268,6 +317,13 @@ class Epsilon(Threshold):
     allowed = Interval(0, 1)
     cut: float
 
+    @property
+    def sole(self) -> float:
+        return max(0.5, 1 - self.cut)
+
+    def certain(self, vocab_size: int) -> float:
+        return min(0.5, self.cut)
+
     def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return torch.full_like(next_token.best_log_prob, math.log(self.cut))
 
@@ -283,6 +339,9 @@ class Eta(Threshold):
     examples = (3e-4, 0.1)
     allowed = Interval(0, 1)
     cut: float
+
+    def certain(self, vocab_size: int) -> float:
+        return min(0.5, self.cut)
 
     def least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
         return (math.log(self.cut) / 2 - next_token.entropy).clamp(max=math.log(self.cut))
@@ -322,6 +381,10 @@ class Consistent:
 
     def check(self, vocab_size: int) -> None:
         self.inner.check(vocab_size)
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        """All of it, and more where the inner rule keeps little besides eos."""
+        return log_odds.maximum(passed_on(self.inner, log_odds, vocab_size, eos_count))
 
     def keep(self, next_token: NextToken) -> Kept | None:
         kept = self.inner.keep(next_token)

@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from jaxtyping import Float64
+from torch import Tensor, nn
 from torch.nn import functional
 
 from eosin.interfaces import EosLogits, LogSurvival
@@ -29,12 +30,16 @@ class Softmax(nn.Module):
 
     stationary = True
     """What it says depends on the logits alone, not on the step: a state that comes back brings everything back."""
+    grounds = "p(eos) >= xi at every step, as hidden vectors and weights are bounded (Lemma 3.2)"
 
     def initial(self, batch: int, device: torch.device) -> TensorState:
         return TensorState((torch.empty(batch, 0, device=device),))
 
     def forward(self, eos_logits: EosLogits, memory: TensorState) -> tuple[None, TensorState]:
         return None, memory
+
+    def promise(self, steps: Float64[Tensor, " steps"]) -> None:
+        """Nothing but what the softmax gives by itself."""
 
 
 class SelfTerminating(nn.Module):
@@ -54,6 +59,13 @@ class SelfTerminating(nn.Module):
         factors = math.log1p(-self.epsilon) + functional.logsigmoid(eos_logits.double())
         log_survival = so_far[:, None] + factors.cumsum(1)
         return log_survival, TensorState((log_survival[:, -1],))
+
+    def promise(self, steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
+        return steps * math.log1p(-self.epsilon)
+
+    @property
+    def grounds(self) -> str:
+        return f"p(eos) >= 1 - (1 - {self.epsilon:g})^t at step t, by a self-terminating head"
 
     def extra_repr(self) -> str:
         return f"epsilon={self.epsilon}"
@@ -76,6 +88,13 @@ class NonMonotonic(nn.Module):
         step = so_far[:, None] + torch.arange(1, eos_logits.shape[1] + 1, device=so_far.device)
         log_survival = step.double() * math.log1p(-self.epsilon) + functional.logsigmoid(-eos_logits.double())
         return log_survival, TensorState((step[:, -1],))
+
+    def promise(self, steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
+        return steps * math.log1p(-self.epsilon)
+
+    @property
+    def grounds(self) -> str:
+        return f"p(eos) >= 1 - (1 - {self.epsilon:g})^t at step t, by a non-monotonic head"
 
     def extra_repr(self) -> str:
         return f"epsilon={self.epsilon}"

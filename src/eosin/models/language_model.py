@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
 from eosin.interfaces import Core, Head, Prefix, Token, Tokens
-from eosin.logits import Factored, Logits, Rewritten
+from eosin.logits import Factored, Logits, Rewritten, log_odds_of_eos
 from eosin.models.likelihood import log_softmax_at
 from eosin.models.recurrent import GRU, LSTM, Recurrent, TanhRNN
 from eosin.models.transformer import Transformer
+from eosin.promises import Promise, nothing, tempered
 from eosin.states import PairState
 
 CORES: dict[str, type[Recurrent] | type[Transformer]] = {
@@ -66,6 +70,35 @@ class NeuralLM(nn.Module):
     def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
         everywhere = torch.ones_like(continuation, dtype=torch.bool)
         return self.log_probs(prefix, continuation, everywhere).view(continuation.shape)
+
+    def promise(self, temperature: float = 1.0) -> Promise:
+        """What the head promises about eos, or where the softmax stands, what the weights do."""
+        by_head = getattr(self.head, "promise", None)
+        if by_head is None:
+            return nothing
+        if by_head(torch.ones(1, dtype=torch.float64)) is None:
+            return partial(torch.full_like, fill_value=self._least_log_odds(temperature))
+
+        def promise(steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
+            return tempered(log_odds_of_eos(by_head(steps)), temperature, self.vocab_size, eos_count=1)
+
+        return promise
+
+    @property
+    def grounds(self) -> str:
+        """What is promised, in words."""
+        return getattr(self.head, "grounds", "as its head promises")
+
+    def _least_log_odds(self, temperature: float) -> float:
+        """Lemma 3.2: no logit leads that of eos by more than the core reaches in the direction between the two."""
+        if not hasattr(self.core, "reach"):
+            return -math.inf
+        (eos_id,) = self.eos_ids
+        weight, bias = self.output.weight.detach().double(), self.output.bias.detach().double()
+        lead = self.core.reach(weight - weight[eos_id]) + bias - bias[eos_id]
+        lead[eos_id] = -math.inf
+        bound = -float((lead / temperature).logsumexp(0))
+        return -math.inf if math.isnan(bound) else bound
 
     def log_probs(
         self, prefix: Prefix, continuation: Tokens, wanted: Bool[Tensor, "batch time"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -63,6 +63,14 @@ class Recurrent(nn.Module):
             after += [tensor[0] for tensor in self.from_torch(memory)]
             hidden = dropout(hidden, self.dropout, self.training)
         return hidden, TensorState(tuple(after))
+
+    def reach(self, directions: Float64[Tensor, "directions width"]) -> Float64[Tensor, " directions"]:
+        """How large d . h can get for each direction d, over all hidden vectors h after at least one token."""
+        return directions.abs() @ self.largest_entries().to(directions)
+
+    def largest_entries(self) -> Float[Tensor, " width"]:
+        """No entry of a hidden vector of the last layer is larger, in absolute value."""
+        return torch.ones(self.width)
 
     def next_memory(self, inputs: Any, memory: tuple[Any, ...]) -> tuple[Any, ...]:
         """One step of one row, as a formula: on float64 vectors it gives what `forward` does, but for rounding.
@@ -129,6 +137,10 @@ class GRU(Recurrent):
 
     cell = SteadyGRU
     tensors_per_layer = 1
+
+    def largest_entries(self) -> Float[Tensor, " width"]:
+        """A hidden vector is a mean of the former one, at first the start, and a tanh."""
+        return self.start[-1].detach().abs().clamp(min=1)
 
     def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         (hidden,) = memory

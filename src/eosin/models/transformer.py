@@ -5,10 +5,11 @@ Positions enter by rotation (RoPE), so there is no longest sequence: a decoding 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -137,6 +138,15 @@ class Transformer(nn.Module):
             values.append(value)
         after = KeyValues(torch.stack(keys, 1), torch.stack(values, 1), state.lengths + time)
         return self.final_norm(hidden), after
+
+    def reach(self, directions: Float64[Tensor, "directions width"]) -> Float64[Tensor, " directions"]:
+        """How large d . h can get for each direction d, over all hidden vectors h.
+
+        Before gain and bias, a normalised vector has length at most sqrt(width), and entries that sum to zero.
+        """
+        gain, bias = (parameter.detach().to(directions) for parameter in self.final_norm.parameters())
+        scaled = directions * gain
+        return math.sqrt(self.width) * (scaled - scaled.mean(1, keepdim=True)).norm(dim=1) + directions @ bias
 
 
 def rotated(vectors: Float[Tensor, "batch heads time size"], position: Int[Tensor, "batch time"]) -> Tensor:
