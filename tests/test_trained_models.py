@@ -1,46 +1,48 @@
 """Proofs on models that were really trained, with vocabularies of more than ten thousand words.
 
-A tanh-RNN and an LSTM learn from part of WikiText-2 until their greedy completions loop. This takes minutes, so it is
-run by `make test-slow`.
+A tanh-RNN and an LSTM learn from paragraphs of WikiText-2 until their greedy completions loop. This takes minutes, so it
+is run by `make test-slow`.
 """
 
 from collections import Counter
+from itertools import islice
 
 import pytest
 import torch
-from texts import real_sentences, write_lines
+from texts import write_lines
 
 import eosin
 from eosin.auditing.certificates import beside, read_certificates
 from eosin.causes import Cause
 from eosin.text.corpus import Recipe
 from eosin.text.preparation import prepare
+from eosin.text.sources import open_source
 from eosin.training.config import Config
 from eosin.training.loop import train
 
 pytestmark = pytest.mark.slow
 
 LIMIT, CONTEXTS = 600, 600
-EPOCHS = {"tanh": 3, "lstm": 3}
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("corpus")
-    text = write_lines(folder / "text.txt", real_sentences(9_000, "train"))
+    paragraphs = (line for line in open_source("wikitext-2").sentences("train", "line") if len(line.split()) > 30)
+    text = write_lines(folder / "text.txt", list(islice(paragraphs, 1_300)))
     made = prepare(Recipe(source=str(text), tokenization="word"), folder / "corpus")
     assert made.tokenizer.vocab_size >= 10_000
     return made
 
 
-@pytest.fixture(scope="module", params=list(EPOCHS))
+@pytest.fixture(scope="module", params=["tanh", "lstm"])
 def trained(request: pytest.FixtureRequest, corpus, tmp_path_factory: pytest.TempPathFactory):
     """The kind of the core, and the model."""
     run = tmp_path_factory.mktemp("runs") / request.param
     settings = {
         "core": {"kind": request.param, "width": 64},
         "head": {"kind": "softmax"},
-        "training": {"epochs": EPOCHS[request.param], "learning_rate": 3e-3},
+        "training": {"epochs": 1, "learning_rate": 2e-3, "batch": 8},
     }
     train(Config.of(settings), corpus, run)
     return request.param, eosin.load(run)
@@ -59,19 +61,17 @@ def audited(trained, corpus, tmp_path_factory: pytest.TempPathFactory):
     return contexts, audit, completions, out
 
 
-def test_loops_are_proved(trained, audited, capsys: pytest.CaptureFixture[str]):
-    """How many is measured, and said; docs/log.md has the figures."""
+def test_loops_are_proved(trained, audited):
+    """docs/log.md says how many there are of which."""
     kind, _ = trained
     _, audit, _, _ = audited
     counts = audit.by_decoder["greedy"].counts
     looping, proved = counts.causes[Cause.LOOPING], counts.causes[Cause.PROVED]
-    with capsys.disabled():
-        print(f"\n{kind}: {looping + proved} of {CONTEXTS} loop, {proved} proved; {len(counts.loops)} loops")
-        for tokens, loop in sorted(counts.loops.items(), key=lambda item: -item[1].onset.count)[:5]:
-            print(f"  period {len(tokens)}: {loop.proved.count} proved, {loop.looping} looping, drift {loop.drift}")
     assert looping + proved >= 100
     if kind == "tanh":
         assert proved >= 0.9 * (looping + proved)
+    # of a loop without a proof it is said what moves in it
+    assert all(loop.drift is not None for loop in list(counts.loops.values())[:3] if loop.looping)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -12,25 +12,33 @@ from typing import Any
 from eosin.decoding.decode import as_decoder
 from eosin.decoding.unroll import Predictable
 from eosin.errors import BadInput
+from eosin.files import digest_of
 from eosin.interfaces import Generative
 from eosin.models.dynamics import dynamics_of
 from eosin.theory.cycles import Cycle, check
 
 
+def identity(model: Generative) -> dict[str, Any]:
+    """What tells a model from any other: the digest of its weights."""
+    parameters = dict(getattr(model, "named_parameters", list)())
+    weights = digest_of({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
+    return {"kind": type(model).__name__, "vocab_size": model.vocab_size, "weights": weights[:16]}
+
+
 @dataclass(frozen=True)
-class Certificate:
+class CertifiedCycle:
     """A cycle, and of what model and decoder it was proved."""
 
     cycle: Cycle
     decoder: str
     model: dict[str, Any]
-    """The model as in an audit's signature: with the digest of its weights."""
+    """Its identity, with the digest of its weights."""
 
     def written(self) -> str:
         return json.dumps({"decoder": self.decoder, "model": self.model, "cycle": self.cycle.written()})
 
     @classmethod
-    def read(cls, line: str) -> Certificate:
+    def read(cls, line: str) -> CertifiedCycle:
         table = json.loads(line)
         return cls(Cycle.read(table["cycle"]), table["decoder"], table["model"])
 
@@ -52,16 +60,16 @@ def beside(records: Path) -> Path:
     return records.with_suffix(".cycles")
 
 
-def read_certificates(path: Path) -> Iterator[Certificate]:
+def read_certificates(path: Path) -> Iterator[CertifiedCycle]:
     """A last line that was cut off by a kill is none."""
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
         try:
-            yield Certificate.read(line)
+            yield CertifiedCycle.read(line)
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"line {number} of {path} is not the certificate of a cycle: {error}") from error
 
 
-def append(path: Path, certificates: list[Certificate]) -> None:
+def append(path: Path, certificates: list[CertifiedCycle]) -> None:
     """Those that are not there yet."""
     there = {certificate.name for certificate in read_certificates(path)} if path.exists() else set()
     with path.open("a+", encoding="utf-8") as file:

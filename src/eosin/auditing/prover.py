@@ -36,8 +36,8 @@ FIRST_LOOK = 16
 """The step at which a row is first remembered."""
 NEAR = 1e-2
 """A state this close to an earlier one may be on its way around an attracting cycle."""
-MOST_TRIES = 4
-"""How often the same cycle of tokens is tried, from the states of different rows."""
+PATIENCE = 4
+"""A cycle that was tried at some step is tried again at so many times that step."""
 CERTIFIED, RECURRENCE = "certified cycle", "exact recurrence"
 
 
@@ -50,7 +50,7 @@ class Prover:
         self.steady = steady
         self.dynamics: RecurrentDynamics | None = dynamics_of(model) if can_be_sure(decoder) else None
         self.cycles: list[Cycle] = []
-        self.tries: Counter[tuple[int, ...]] = Counter()
+        self.not_before: Counter[tuple[int, ...]] = Counter()
         self.workspace = Workspace()
         self.device = device_of(model) or torch.device("cpu")
         self.eos_ids = torch.tensor(model.eos_ids, device=self.device)
@@ -104,7 +104,9 @@ class Prover:
         state = now.state.select(here)
         if self.steady and state.same(before.state.select(here)).all() and self._recurs(state, turn):
             return Proof(tuple(primitive(turn)), RECURRENCE)
-        return None if self.dynamics is None else self._certified(primitive(turn), self.dynamics.vectors(state)[0])
+        if self.dynamics is not None:
+            self._certify(primitive(turn), self.dynamics.vectors(state)[0], len(produced))
+        return None
 
     def _recurs(self, start: Any, turn: Sequence[int]) -> bool:
         """Whether the tokens of one turn, read once more, leave no choice and bring the state back."""
@@ -117,17 +119,22 @@ class Prover:
                 return False
         return bool(state.same(start).all())
 
-    def _certified(self, tokens: list[int], vector: Float64[Tensor, " state"]) -> Proof | None:
-        name = tuple(rotated(tokens))
-        if self.tries[name] >= MOST_TRIES or self.dynamics is None:
-            return None
-        self.tries[name] += 1
-        cycle = certify(self.dynamics, tokens, vector, self.model.eos_ids, self.decoder.margin)
-        if cycle is None:
-            return None
-        self.cycles.append(cycle)
-        within = float((vector - cycle.centre).norm()) <= cycle.radius
-        return Proof(cycle.tokens, CERTIFIED) if within else None
+    def _certify(self, turn: list[int], vector: Float64[Tensor, " state"], step: int) -> None:
+        """Prove the cycle, if it is new or if rows still go around it long after it was last tried.
+
+        Wherever a row is in it, the proof begins at the same place. The row is in the ball when it gets there.
+        """
+        assert self.dynamics is not None
+        cycle = rotated(turn)
+        if step < self.not_before[cycle]:
+            return
+        self.not_before[cycle] = PATIENCE * step
+        while tuple(turn) != cycle:
+            vector = self.dynamics.advance(turn[0], vector)
+            turn = turn[1:] + turn[:1]
+        proved = certify(self.dynamics, cycle, vector, self.model.eos_ids, self.decoder.margin)
+        if proved is not None:
+            self.cycles.append(proved)
 
 
 @dataclass(frozen=True)

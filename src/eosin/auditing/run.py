@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import eosin
-from eosin.auditing.certificates import Certificate, append, beside
+from eosin.auditing.certificates import CertifiedCycle, append, beside, identity
 from eosin.auditing.drift import Drift, drift
 from eosin.auditing.prover import prover_of
 from eosin.auditing.record import Record, pooled, read_records
@@ -30,7 +30,6 @@ from eosin.decoding.steadiness import is_steady
 from eosin.decoding.survival import survival_of
 from eosin.decoding.unroll import SMALLEST_BATCH, unroll
 from eosin.errors import BadInput
-from eosin.files import digest_of
 from eosin.interfaces import Completion, Decoder, Generative
 from eosin.models.dynamics import dynamics_of
 from eosin.report.audits import by_decoder
@@ -190,9 +189,9 @@ class Work:
         for cycle in tally.examples.keys() & self.looked_at.keys():
             tally.loops[cycle] = replace(tally.loops[cycle], drift=self.looked_at[cycle])
 
-    def certificates(self) -> list[Certificate]:
+    def certificates(self) -> list[CertifiedCycle]:
         cycles = self.prover.cycles if self.prover else []
-        return [Certificate(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
+        return [CertifiedCycle(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
 
 
 def spelt(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
@@ -203,7 +202,7 @@ def spelt(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
     return replace(record, counts=replace(record.counts, loops=loops))
 
 
-def keep_certificates(out: Path | str | None, certificates: list[Certificate]) -> None:
+def keep_certificates(out: Path | str | None, certificates: list[CertifiedCycle]) -> None:
     if out is not None and certificates:
         append(beside(Path(out)), certificates)
 
@@ -217,14 +216,12 @@ def signature(model: Generative, contexts: Contexts, max_steps: int, seed: int) 
     prefixes = sha256()
     for context in contexts:
         prefixes.update(json.dumps(context.prefix.tolist()).encode())
-    parameters = dict(getattr(model, "named_parameters", list)())
-    weights = digest_of({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
     return {
         "eosin": eosin.__version__,
         "torch": torch.__version__,
         "device": str(device_of(model) or "cpu"),
         "threads": torch.get_num_threads(),
-        "model": {"kind": type(model).__name__, "vocab_size": model.vocab_size, "weights": weights[:16]},
+        "model": identity(model),
         "contexts": {"count": len(contexts), "digest": prefixes.hexdigest()[:16]},
         "max_steps": max_steps,
         "seed": seed,

@@ -29,8 +29,9 @@ def is_steady(model: Generative, prefixes: Prefix, most_rows: int) -> bool:
 
 def first_rows(model: Generative, prefixes: Prefix, size: int) -> tuple[Any, list[Tensor]] | None:
     """State and logits of the first few rows of a batch after one step; None where states cannot be compared."""
-    logits, state = model.prefill(prefixes[torch.arange(size, device=prefixes.device) % len(prefixes)])
-    logits, state = model.step(as_logits(logits).dense().argmax(-1), state)
+    rows = prefixes[torch.arange(size, device=prefixes.device) % len(prefixes)]
+    _, state = model.prefill(rows)
+    logits, state = model.step(rows[:, -1], state)
     if size_of(state) is None:
         return None
     eos_ids = torch.tensor(model.eos_ids, device=prefixes.device)

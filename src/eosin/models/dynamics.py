@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from eosin.models.language_model import NeuralLM
 from eosin.states import TensorState
 
+ROUNDED = 1e-12
+"""Part of a square: more than rounding in float64 can take from it."""
 STEADY_ROWS = 16
 """Products of this many rows round as those of any larger batch do."""
 
@@ -20,15 +23,17 @@ class RecurrentDynamics:
 
     def __init__(self, model: NeuralLM):
         self.core: Any = model.core
+        self.exact = copy.deepcopy(model.core).double()  # type: ignore[attr-defined]
         self.embedding = model.embedding.weight.detach()
         self.weight = model.output.weight.detach().double()
         self.bias = model.output.bias.detach().double()
+        self.squares = self.weight.square().sum(1)
 
     def read(self, token: int, state: Any) -> Any:
         """Works on an expansion as on a vector: the parts of the state are slices of it."""
         width = self.core.width
         parts = tuple(state[i * width : (i + 1) * width] for i in range(self._parts))
-        after = self.core.next_memory(self.embedding[token].double(), parts)
+        after = self.exact.next_memory(self.embedding[token].double(), parts)
         return type(state).joined(after) if hasattr(type(state), "joined") else torch.cat(after)
 
     def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
@@ -45,9 +50,11 @@ class RecurrentDynamics:
         return float((torch.cat(after.tensors, dim=1)[0].double() - exact).norm())
 
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
-        differences = self.weight[token] - self.weight
-        lead = differences @ self._top(state) + self.bias[token] - self.bias
-        return lead, differences.norm(dim=1)
+        logits = self.weight @ self._top(state) + self.bias
+        # |u - v|^2 by the square of a binomial: what cancels is made up for
+        products = self.weight @ self.weight[token]
+        squares = (self.squares + self.squares[token] - 2 * products).clamp(min=0) + ROUNDED * self.squares
+        return logits[token] - logits, squares.sqrt()
 
     def vectors(self, state: Any) -> Float64[Tensor, "batch state"]:
         """The rows of the model's state, each as one vector."""

@@ -19,20 +19,22 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from eosin.theory.expansion import SLACK, Expansion
 
 ROUNDING = 1e-6
 """The least error allowed at each step."""
-SAFETY = 10
+SAFETY = 4
 """The error allowed at each step is at least so many times the largest that was measured along the cycle."""
 LOGIT_ROUNDING = 1e-3
 """By how much a choice must lead beyond what the ball takes from it: rounded logits may not turn it."""
-RADII = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
-LONGEST = 64
-"""The most steps that a tube is followed."""
+RADII = (1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
+"""Of balls to be proved; the largest that can be is taken."""
+GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+"""Radii at which remainders are worked out; no tube may get wider than the last."""
+LONGEST_PERIOD, LONGEST_TUBE = 24, 64
 SETTLED = 1e-11
 MOST_PERIODS = 400
 
@@ -95,7 +97,7 @@ def certify(
     dynamics: Dynamics, tokens: Sequence[int], state: Float[Tensor, " state"], eos_ids: Sequence[int], margin: Margin
 ) -> Cycle | None:
     """A proof that decoding from near this state repeats these tokens for ever; None where there is none."""
-    if len(tokens) > LONGEST or set(tokens) & set(eos_ids):
+    if len(tokens) > LONGEST_PERIOD or set(tokens) & set(eos_ids):
         return None
     centre = settled(dynamics, tokens, state.detach().double())
     return None if centre is None else prove(dynamics, tokens, centre, margin, RADII)
@@ -122,96 +124,122 @@ def settled(dynamics: Dynamics, tokens: Sequence[int], state: Tensor) -> Tensor 
 def prove(
     dynamics: Dynamics, tokens: Sequence[int], centre: Tensor, margin: Margin, radii: Sequence[float]
 ) -> Cycle | None:
-    """Follow the tube around a cycle until one of the radii closes; None where no choice is safe, or none closes."""
+    """Follow the tube around a cycle until one of the radii closes; None where none does, or no choice is safe."""
     orbit = Orbit(dynamics, tokens, centre)
-    tube = Tube(orbit, margin, torch.tensor(radii, dtype=torch.float64, device=centre.device))
-    for repeats in range(1, LONGEST // len(tokens) + 1):
-        for phase in range(len(tokens)):
-            tube.step(phase)
-            if not tube.possible.any():
-                return None
-        if (closed := tube.closed).any():
-            best = int(closed.int().argmax())
+    start = torch.tensor(radii, dtype=torch.float64, device=centre.device)
+    tube = Tube(orbit, start)
+    for repeats in range(1, max(1, LONGEST_TUBE // len(tokens)) + 1):
+        tube.follow_one_period()
+        closed = tube.radii <= start
+        if not closed.any():
+            continue
+        margins = orbit.margins(margin, tube.widest)
+        if (proved := closed & (margins > 0)).any():
+            best = int(proved.int().argmax())
             return Cycle(
                 tokens=tuple(tokens),
                 centre=centre,
-                radius=float(tube.start[best]),
+                radius=float(start[best]),
                 repeats=repeats,
-                contraction=tube.norms[-1][0],
-                widest=float(tube.widest[best]),
-                margin=float(tube.margins[best]),
+                contraction=tube.contraction,
+                widest=float(tube.widest[:, best].max()),
+                margin=float(margins[best]),
                 rounding=orbit.rounding,
             )
     return None
 
 
 class Orbit:
-    """The centres along a cycle, and what is known at each."""
+    """One turn of a cycle: the centres, the derivatives between them, and what is known around each."""
 
     def __init__(self, dynamics: Dynamics, tokens: Sequence[int], centre: Tensor):
-        self.dynamics = dynamics
         self.tokens = tokens
-        self.centres = [centre]
+        self.grid = torch.tensor(GRID, dtype=torch.float64, device=centre.device)
+        self.centres, self.jacobians, self.remainders = [centre], [], []
         for token in tokens:
-            self.centres.append(dynamics.advance(token, self.centres[-1]))
+            after = dynamics.read(token, Expansion.around(self.centres[-1], self.grid))
+            self.centres.append(after.value)
+            self.jacobians.append(after.jacobian)
+            self.remainders.append(after.remainder.norm(dim=0) * SLACK)
         self.gap = float((self.centres.pop() - centre).norm()) * SLACK
-        self.leads = [dynamics.leads(*at) for at in zip(tokens, self.centres, strict=True)]
-        measured = max(dynamics.rounding(*at) for at in zip(tokens, self.centres, strict=True))
-        self.rounding = max(ROUNDING, SAFETY * measured)
+        here = list(zip(tokens, self.centres, strict=True))
+        self.leads = [dynamics.leads(*at) for at in here]
+        self.rounding = max(ROUNDING, SAFETY * max(dynamics.rounding(*at) for at in here))
 
-    def least_leads(self, phase: int, radii: Tensor) -> Float64[Tensor, "vocab radii"]:
-        """Of the chosen token over each other one, anywhere within these radii of the centre."""
+    def error(self, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
+        """What a step can add: the remainder, rounding, and at the end of a period the way back to the first centre.
+
+        A remainder is a sum of powers of the radius from the second on, so divided by its square it does not fall:
+        what holds at the next radius of the grid bounds it.
+        """
+        place = torch.searchsorted(self.grid, radii).clamp(max=len(self.grid) - 1)
+        remainder = self.remainders[phase][place] * (radii / self.grid[place]) ** 2
+        gap = self.gap if phase == len(self.tokens) - 1 else 0.0
+        return torch.where(radii <= self.grid[-1], (remainder + self.rounding + gap) * SLACK, torch.inf)
+
+    def margins(self, margin: Margin, widest: Float64[Tensor, "period radii"]) -> Float64[Tensor, " radii"]:
+        """How safe the choices are at the phase at which they are least safe; leads shrink as the tube widens."""
+        return torch.stack([self._margin(margin, phase, widest[phase]) for phase in range(len(self.tokens))]).amin(0)
+
+    def _margin(self, margin: Margin, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
         lead, slope = self.leads[phase]
         least = lead[:, None] - slope[:, None] * (radii * SLACK) - LOGIT_ROUNDING
         least[self.tokens[phase]] = torch.inf
-        return least
-
-    def disturbance(self, phase: int) -> float:
-        """What comes on top of the remainder at a step: rounding, and at the end of a period the way to the start."""
-        return self.rounding + (self.gap if phase == len(self.tokens) - 1 else 0.0)
+        return margin(least)
 
 
 class Tube:
-    """How far from the centres states can get that start within some radii of the first one."""
+    """How far from the centres states can get that start within some radii of the first one.
 
-    def __init__(self, orbit: Orbit, margin: Margin, start: Float64[Tensor, " radii"]):
+    The derivatives repeat with the period. So an error made within a period is carried to its end by one of a few
+    products, and from there on by the same products that carry the start.
+    """
+
+    def __init__(self, orbit: Orbit, start: Float64[Tensor, " radii"]):
         self.orbit = orbit
-        self.margin = margin
         self.start = start
         self.radii = start
-        self.widest = start
-        self.margins = torch.full_like(start, torch.inf)
-        self.possible: Bool[Tensor, " radii"] = torch.ones_like(start, dtype=torch.bool)
-        self.errors: list[Tensor] = []
-        self.products: list[Tensor] = []
-        """J_t ... J_{i+1} for each i within the first period."""
-        self.norms: list[list[float]] = [[1.0]]
-        """norms[t][i] bounds |J_t ... J_{i+1}|; norms[t][t] is 1."""
-
-    def step(self, phase: int) -> None:
-        orbit, token = self.orbit, self.orbit.tokens[phase]
-        self.margins = self.margins.minimum(self.margin(orbit.least_leads(phase, self.radii)))
-        self.possible = self.possible & (self.margins > 0) & (self.radii <= 1)
-        after = orbit.dynamics.read(token, Expansion.around(orbit.centres[phase], self.radii))
-        self.errors.append((after.remainder.norm(dim=0) + orbit.disturbance(phase)) * SLACK)
-        self._multiply(after.jacobian)
-        grown = torch.tensor(self.norms[-1], dtype=torch.float64, device=self.start.device)
-        self.radii = (grown @ torch.stack([self.start, *self.errors])) * SLACK
-        self.widest = self.widest.maximum(self.radii)
-
-    def _multiply(self, jacobian: Tensor) -> None:
-        """One more factor. Derivatives repeat with the period, so products that begin later have been seen before."""
-        period, t = len(self.orbit.tokens), len(self.norms)
-        self.products = [jacobian @ product for product in self.products]
-        if t <= period:
-            self.products.append(jacobian)
-        new = [norm_bound(product) for product in self.products]
-        self.norms.append([*new, *(self.norms[t - period] if t >= period else [1.0])])
+        self.widest = start.expand(len(orbit.tokens), -1)
+        """At each phase, over all periods so far."""
+        self.within = products_within(orbit.jacobians)
+        self.product = torch.eye(len(orbit.centres[0]), dtype=torch.float64, device=start.device)
+        self.from_start = [1.0]
+        """Bounds on |J_t ... J_1|."""
+        self.at_period_ends: list[Tensor] = []
+        """What the errors of each period add up to at its end."""
 
     @property
-    def closed(self) -> Bool[Tensor, " radii"]:
-        """Which balls are back within themselves; asked at the end of a period."""
-        return self.possible & (self.radii <= self.start)
+    def contraction(self) -> float:
+        return self.from_start[-1]
+
+    def follow_one_period(self) -> None:
+        period, widest, errors = len(self.orbit.tokens), [], []
+        for phase, jacobian in enumerate(self.orbit.jacobians):
+            widest.append(self.radii)
+            errors.append(self.orbit.error(phase, self.radii))
+            self.product = jacobian @ self.product
+            self.from_start.append(norm_bound(self.product))
+            made_here = carried(self.within[phase], errors)
+            earlier = [self.start, *self.at_period_ends]
+            before = carried(self.from_start[::-period][: len(earlier)], earlier)
+            self.radii = (before + made_here) * SLACK
+        self.at_period_ends.append(made_here)
+        self.widest = self.widest.maximum(torch.stack(widest))
+
+
+def products_within(jacobians: Sequence[Tensor]) -> list[list[float]]:
+    """For each phase, bounds on the products that carry the error of each step so far to it; the last is 1."""
+    bounds: list[list[float]] = []
+    products: list[Tensor] = []
+    for jacobian in jacobians:
+        products = [jacobian @ product for product in products]
+        bounds.append([*map(norm_bound, products), 1.0])
+        products.append(torch.eye(len(jacobian), dtype=jacobian.dtype, device=jacobian.device))
+    return bounds
+
+
+def carried(norms: Sequence[float], errors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([norm * error for norm, error in zip(norms, errors, strict=True)]).sum(0) * SLACK
 
 
 def norm_bound(matrix: Float64[Tensor, "n m"]) -> float:

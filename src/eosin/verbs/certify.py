@@ -3,40 +3,105 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from eosin.auditing.certificates import CertifiedCycle, identity, read_certificates
 from eosin.decoding.floor import Floor
 from eosin.errors import BadInput
 from eosin.models.checkpoint import load
 from eosin.models.language_model import NeuralLM
+from eosin.text.tokenization import Tokenizer
 from eosin.theory.certificate import Certificate, certify, epsilon_for_budget, floor_for_budget
+from eosin.theory.cycles import Cycle
+from eosin.verbs.terminal import printable
 
 DESCRIPTION = """RUN is the directory of a trained run, DECODER a specification. Nothing is decoded: the weights, the
 head and the decoder say what must be so. With a budget of steps, it also says which floor under p(eos) keeps to it.
+With --check, proofs that decodings never end, which `eosin audit` wrote, are done again on the run's weights.
 
 examples:
   eosin certify runs/lstm greedy beam:4 nucleus:0.2 consistent-nucleus:0.2
   eosin certify runs/lstm nucleus:0.9,temperature=0.7 --budget 500
-  eosin certify runs/lstm greedy --floor-epsilon 0.003 --floor-grace 250"""
+  eosin certify runs/lstm greedy --floor-epsilon 0.003 --floor-grace 250
+  eosin certify runs/tanh --check runs/tanh/audits/test-10190-1500-0-float32.cycles"""
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run_directory", metavar="RUN", help="a run directory")
-    verb.add_argument("decoders", metavar="DECODER", nargs="+", help="a specification, as greedy or nucleus:0.2")
+    verb.add_argument("decoders", metavar="DECODER", nargs="*", help="a specification, as greedy or nucleus:0.2")
     verb.add_argument("--budget", type=int, metavar="N", help="propose what makes decoding end within N steps")
+    verb.add_argument("--check", type=Path, metavar="FILE", help="do the proofs in this file of cycles again")
     verb.add_argument("--floor-epsilon", type=float, metavar="E", help="ask about the model with this floor under it")
     verb.add_argument("--floor-grace", type=int, metavar="N", help="the steps that the floor leaves alone (default: 0)")
 
 
 def run(options: argparse.Namespace) -> None:
     model = load(options.run_directory)
+    if options.check is not None:
+        check(model, options)
+        return
+    if not options.decoders:
+        raise BadInput("name at least one decoder, as in 'greedy', or a file of cycles to --check")
     asked = floored(model, options.floor_epsilon, options.floor_grace)
     found = {spec: certify(asked, spec) for spec in options.decoders}
     if options.json:
         print(json.dumps({spec: for_machines(model, it, options.budget) for spec, it in found.items()}))
     else:
         print("\n".join(for_people(model, found, options.budget)))
+
+
+def check(model: NeuralLM, options: argparse.Namespace) -> None:
+    """Exit with 1 if a proof does not hold."""
+    if options.decoders:
+        raise BadInput(f"--check takes the decoders from the file; leave out {' '.join(options.decoders)}")
+    certificates = list(read_certificates(options.check))
+    if not certificates:
+        raise BadInput(f"{options.check} has no certificate of a cycle")
+    tokenizer = Tokenizer.load(Path(options.run_directory))
+    checked = [(certificate, certificate.holds(as_certified(model, certificate))) for certificate in certificates]
+    if options.json:
+        print(
+            json.dumps(
+                [
+                    {"decoder": c.decoder, "tokens": c.cycle.tokens, "holds": now is not None, **figures(now)}
+                    for c, now in checked
+                ]
+            )
+        )
+    else:
+        print("\n".join(checked_line(certificate, now, tokenizer) for certificate, now in checked))
+    if any(now is None for _, now in checked):
+        sys.exit(1)
+
+
+def as_certified(model: NeuralLM, certificate: CertifiedCycle) -> NeuralLM:
+    """The model in the precision in which its weights are those of the certificate."""
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        converted = copy.deepcopy(model).to(dtype)
+        if identity(converted) == certificate.model:
+            return converted
+    there, here = certificate.model["weights"], identity(model)["weights"]
+    raise BadInput(
+        f"the certificate is of another model: its weights have the digest {there}, those of this run {here}"
+    )
+
+
+def figures(cycle: Cycle | None) -> dict[str, Any]:
+    names = ("radius", "repeats", "contraction", "widest", "margin", "rounding")
+    return {} if cycle is None else {name: vars(cycle)[name] for name in names}
+
+
+def checked_line(certificate: CertifiedCycle, now: Cycle | None, tokenizer: Tokenizer) -> str:
+    text = printable(tokenizer.decode(list(certificate.cycle.tokens)))
+    said = "does NOT hold" if now is None else "holds"
+    shown = ", ".join(f"{name} {value:.3g}" for name, value in figures(now).items())
+    return f"{certificate.decoder}: the proof that {text!r} repeats for ever {said}" + (f" ({shown})" if shown else "")
 
 
 def for_people(model: NeuralLM, found: dict[str, Certificate], budget: int | None) -> list[str]:
