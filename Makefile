@@ -26,6 +26,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/decoding_step.py
 	$(BIN)/python benchmarks/training_epoch.py
+	$(BIN)/python benchmarks/audit.py
 
 # the environment is made anew when what is to be installed has changed
 $(READY): pyproject.toml constraints.txt

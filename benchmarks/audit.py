@@ -19,13 +19,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import eosin
+from eosin.decoding.unroll import Cohort, Context, Loop, filled_size
 from eosin.models.language_model import NeuralLM
 from eosin.training.run import corpus_of
 
@@ -62,23 +64,23 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-class Watched:
-    """The model, and how many rows each of its steps had."""
+@contextmanager
+def counting_rows() -> Iterator[Counter[int]]:
+    """How many rows each step of the loop has."""
+    rows: Counter[int] = Counter()
+    enter, step = Loop.enter, Loop.step
 
-    def __init__(self, model: NeuralLM):
-        self.model = model
-        self.rows: Counter[int] = Counter()
+    def counted(loop: Loop, cohort: Cohort) -> Cohort:
+        rows[len(cohort.token)] += 1
+        return step(loop, cohort)
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.model, name)
+    def entered(loop: Loop, contexts: list[Context]) -> Cohort:
+        rows[filled_size(len(contexts))] += 1
+        return enter(loop, contexts)
 
-    def prefill(self, prefix: Tensor) -> tuple[object, object]:
-        self.rows[len(prefix)] += 1
-        return self.model.prefill(prefix)
-
-    def step(self, token: Tensor, state: object) -> tuple[object, object]:
-        self.rows[len(token)] += 1
-        return self.model.step(token, state)
+    Loop.enter, Loop.step = entered, counted
+    yield rows
+    Loop.enter, Loop.step = enter, step
 
 
 def product_seconds(model: NeuralLM, rows: int, times: int = 5) -> float:
@@ -88,10 +90,10 @@ def product_seconds(model: NeuralLM, rows: int, times: int = 5) -> float:
 
 
 def greedy_against_products(model: NeuralLM, contexts: Tensor) -> float:
-    watched = Watched(model)
-    took = seconds(lambda: eosin.audit(watched, contexts, ["greedy"], max_steps=LIMIT))
-    bare = sum(count * product_seconds(model, rows) for rows, count in watched.rows.items())
-    steps = sum(watched.rows.values())
+    with counting_rows() as counted:
+        took = seconds(lambda: eosin.audit(model, contexts, ["greedy"], max_steps=LIMIT))
+    bare = sum(count * product_seconds(model, rows) for rows, count in counted.items())
+    steps = sum(counted.values())
     print(f"greedy audit of {len(contexts):,} contexts: {took:.1f} s, {steps:,} steps; bare products {bare:.1f} s")
     return took / bare
 

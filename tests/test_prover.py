@@ -22,7 +22,7 @@ from eosin.logits import Dense
 from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.states import TensorState
+from eosin.states import PairState, TensorState
 from eosin.theory.constructions import Coin, Loop
 
 RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
@@ -173,6 +173,33 @@ class Stateless:
         self.calls += 1
         row = [5.0, 0.0, 0.0, 0.0] if self.calls > 700 else [0.0, 5.0, 0.0, 0.0]
         return torch.tensor([row] * len(token)), state
+
+
+class Delegating:
+    """A looping tanh-RNN with everything that it has, and a count of its own that ends it."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getattr__(self, name: str):
+        return getattr(self.model, name)
+
+    def prefill(self, prefix: Tensor):
+        logits, state = self.model.prefill(prefix)
+        return logits, PairState(state.first, TensorState((torch.zeros(len(prefix)),)))
+
+    def step(self, token: Tensor, state):
+        logits, after = self.model.step(token, PairState(state.first, TensorState((torch.empty(len(token), 0),))))
+        count = state.second.tensors[0] + 1
+        logits = logits.dense()
+        logits[:, 3] += 100.0 * (count >= 140)
+        return logits, PairState(after.first, TensorState((count,)))
+
+
+def test_a_wrapper_that_lends_its_model_s_formula_is_not_proved():
+    model = looping("tanh", seed=1)
+    assert audited(model, prefixes(6, vocab=40), "greedy")[0].causes[Cause.PROVED] == 6
+    assert audited(Delegating(model), prefixes(6, vocab=40), "greedy")[0].causes == {Cause.EOS: 6}
 
 
 def test_a_counter_hidden_in_the_state_is_not_proved():

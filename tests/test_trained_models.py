@@ -1,9 +1,10 @@
 """Proofs on models that were really trained, with vocabularies of more than ten thousand words.
 
-A tanh-RNN and an LSTM learn from paragraphs of WikiText-2 until their greedy completions loop. This takes minutes, so it
-is run by `make test-slow`.
+Each recurrent core learns from paragraphs of WikiText-2 until its greedy completions loop. This takes minutes, so it is
+run by `make test-slow`.
 """
 
+import copy
 from collections import Counter
 from itertools import islice
 
@@ -14,6 +15,8 @@ from texts import write_lines
 import eosin
 from eosin.auditing.certificates import beside, read_certificates
 from eosin.causes import Cause
+from eosin.models.language_model import CORES
+from eosin.models.recurrent import Recurrent
 from eosin.text.corpus import Recipe
 from eosin.text.preparation import prepare
 from eosin.text.sources import open_source
@@ -23,6 +26,7 @@ from eosin.training.loop import train
 pytestmark = pytest.mark.slow
 
 LIMIT, CONTEXTS = 600, 600
+RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory):
     return made
 
 
-@pytest.fixture(scope="module", params=["tanh", "lstm"])
+@pytest.fixture(scope="module", params=RECURRENT)
 def trained(request: pytest.FixtureRequest, corpus, tmp_path_factory: pytest.TempPathFactory):
     """The kind of the core, and the model."""
     run = tmp_path_factory.mktemp("runs") / request.param
@@ -68,18 +72,21 @@ def test_loops_are_proved(trained, audited):
     counts = audit.by_decoder["greedy"].counts
     looping, proved = counts.causes[Cause.LOOPING], counts.causes[Cause.PROVED]
     assert looping + proved >= 100
-    if kind == "tanh":
+    if kind != "lstm":
         assert proved >= 0.9 * (looping + proved)
-    # of a loop without a proof it is said what moves in it
-    assert all(loop.drift is not None for loop in list(counts.loops.values())[:3] if loop.looping)
+    # cells of the LSTM count the turns, so that nothing can be proved; that is said instead
+    for loop in counts.loops.values():
+        assert not loop.looping or loop.drift[0] > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_what_is_proved_runs_on(trained, audited, dtype: torch.dtype):
     """Ten thousand steps from the place of the proof, without a single other token; a row for each loop first."""
-    _, model = trained
+    kind, model = trained
     contexts, _, completions, _ = audited
     proved = [completion for completion in completions.values() if completion.proof is not None]
+    if kind == "lstm" and not proved:
+        pytest.skip("every loop of the LSTM counts")
     proved.sort(key=lambda completion: completion.steps)
     by_loop = {tuple(sorted(completion.proof.cycle)): completion for completion in proved}
     rows = [*by_loop.values(), *proved][:32]
@@ -110,17 +117,18 @@ def run_on(model, contexts, rows, steps: int) -> None:
 def test_certificates_hold_when_they_are_checked_again(trained, audited):
     _, model = trained
     _, _, _, out = audited
-    certificates = list(read_certificates(beside(out))) if beside(out).exists() else []
+    if not beside(out).exists():
+        pytest.skip("nothing was certified")
+    certificates = list(read_certificates(beside(out)))
+    assert certificates
     for certificate in certificates[:5]:
         again = certificate.holds(model)
         assert again is not None
         assert again.written() == certificate.cycle.written()
-    if certificates:
-        with torch.no_grad():
-            model.output.bias[certificates[0].cycle.tokens[0]] -= 100.0
-        assert certificates[0].holds(model) is None
-        with torch.no_grad():
-            model.output.bias[certificates[0].cycle.tokens[0]] += 100.0
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.output.bias[certificates[0].cycle.tokens[0]] -= 100.0
+    assert certificates[0].holds(other) is None
 
 
 @pytest.mark.parametrize("spec", ["greedy", "nucleus:0.4", "beam:3"])

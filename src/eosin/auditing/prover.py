@@ -105,7 +105,7 @@ class Prover:
         if self.steady and state.same(before.state.select(here)).all() and self._recurs(state, turn):
             return Proof(tuple(primitive(turn)), RECURRENCE)
         if self.dynamics is not None:
-            self._certify(primitive(turn), self.dynamics.vectors(state)[0], len(produced))
+            self._certify(self.dynamics, primitive(turn), self.dynamics.vectors(state)[0], len(produced))
         return None
 
     def _recurs(self, start: Any, turn: Sequence[int]) -> bool:
@@ -119,20 +119,21 @@ class Prover:
                 return False
         return bool(state.same(start).all())
 
-    def _certify(self, turn: list[int], vector: Float64[Tensor, " state"], step: int) -> None:
+    def _certify(
+        self, dynamics: RecurrentDynamics, turn: list[int], vector: Float64[Tensor, " state"], step: int
+    ) -> None:
         """Prove the cycle, if it is new or if rows still go around it long after it was last tried.
 
         Wherever a row is in it, the proof begins at the same place. The row is in the ball when it gets there.
         """
-        assert self.dynamics is not None
         cycle = rotated(turn)
         if step < self.not_before[cycle]:
             return
         self.not_before[cycle] = PATIENCE * step
         while tuple(turn) != cycle:
-            vector = self.dynamics.advance(turn[0], vector)
+            vector = dynamics.advance(turn[0], vector)
             turn = turn[1:] + turn[:1]
-        proved = certify(self.dynamics, cycle, vector, self.model.eos_ids, self.decoder.margin)
+        proved = certify(dynamics, cycle, vector, self.model.eos_ids, self.decoder.margin)
         if proved is not None:
             self.cycles.append(proved)
 

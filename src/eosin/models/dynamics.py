@@ -72,6 +72,12 @@ class RecurrentDynamics:
 
 
 def dynamics_of(model: Any) -> RecurrentDynamics | None:
-    """The model as a dynamical system; None where a state that comes back does not bring everything back."""
-    stationary = getattr(getattr(model, "head", None), "stationary", False)
+    """The model as a dynamical system; None where a state that comes back does not bring everything back.
+
+    A model that reads tokens in a way of its own, such as a wrapper that lends the attributes of what it wraps, has
+    other dynamics, and none that are known here.
+    """
+    methods = (getattr(getattr(model, name, None), "__func__", None) for name in ("prefill", "step"))
+    plain = list(methods) == [NeuralLM.prefill, NeuralLM.step]
+    stationary = plain and getattr(model.head, "stationary", False)
     return RecurrentDynamics(model) if stationary and hasattr(model.core, "next_memory") else None

@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from tqdm import tqdm
 
 from eosin.auditing.certificates import beside
+from eosin.auditing.record import read_records
 from eosin.auditing.run import Audit, audit
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
+from eosin.files import write_text
 from eosin.interfaces import Completion, Decoder
 from eosin.models.checkpoint import CONFIG, load
 from eosin.report.audits import loops
@@ -82,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
     about = {**origin(folder, corpus), "contexts_from": options.contexts, "dtype": options.dtype}
     try:
         tokenizer = Tokenizer.load(folder)
-        with watching(options, len(prefixes) * len(decoders), tokenizer) as watch:
+        with watching(options, out, len(prefixes) * len(decoders), tokenizer) as watch:
             result = audit(
                 model,
                 prefixes,
@@ -144,11 +146,11 @@ def decoders_of(text: str) -> list[Decoder]:
 
 @contextmanager
 def watching(
-    options: argparse.Namespace, total: int, tokenizer: Tokenizer
+    options: argparse.Namespace, out: Path, total: int, tokenizer: Tokenizer
 ) -> Iterator[Callable[[Completion, Decoder], None]]:
     """A progress bar, and a file of completions if one was asked for."""
+    file = going_on(options.completions, out) if options.completions else None
     bar = tqdm(total=total, desc="contexts", unit="", disable=None, delay=2, leave=False)
-    file = options.completions.open("w", encoding="utf-8") if options.completions else None
 
     def watch(completion: Completion, decoder: Decoder) -> None:
         bar.update()
@@ -161,6 +163,31 @@ def watching(
         bar.close()
         if file:
             file.close()
+
+
+def going_on(path: Path, records: Path) -> IO[str]:
+    """The file of completions with those of finished shards, which are not decoded again; the others will come anew."""
+    finished = list(read_records(records)) if records.exists() else []
+    shards = {(record.signature["decoder"], context) for record in finished for context in record.counts.unended}
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    kept = [line for line in lines if of_shard(line, path, shards)]
+    if len(kept) < len(shards):
+        sys.stderr.write(
+            f"eosin audit: {len(shards) - len(kept):,} completions were counted before and are not in {path}; "
+            "to have them all, name another file of records (--out)\n"
+        )
+    write_text(path, "".join(kept))
+    return path.open("a", encoding="utf-8", buffering=1)  # a line is there before its shard is recorded
+
+
+def of_shard(line: str, path: Path, shards: set[tuple[str, int]]) -> bool:
+    if not line.endswith("\n"):
+        return False
+    try:
+        completion = json.loads(line)
+        return (completion["decoder"], completion["context"]) in shards
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is not a file of completions, and is left as it is: {error}") from error
 
 
 def shown(completion: Completion, decoder: Decoder, tokenizer: Tokenizer) -> dict[str, Any]:

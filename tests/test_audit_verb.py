@@ -1,0 +1,235 @@
+"""eosin audit as it is used: proofs and certificates, kills and interrupts, full disks, estimates."""
+
+import json
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import SETTINGS, files, run, start
+from texts import real_sentences, write_lines
+
+import eosin
+from eosin.auditing.record import pooled, read_records
+from eosin.files import load_tensors, save_tensors
+
+AUDIT = ["--decoders", "greedy", "--contexts", "random", "--max-steps", "200"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run whose greedy completions loop: it has learnt hardly anything, and eos least of all."""
+    place = tmp_path_factory.mktemp("audits")
+    write_lines(place / "text.txt", real_sentences(120))
+    settings = SETTINGS.replace('"text.txt"', f'"{place / "text.txt"}"').replace("epochs = 2", "epochs = 1")
+    (place / "settings.toml").write_text(settings, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert run("train", "settings.toml", "--out", "run") == 0
+    weights = place / "run" / "weights.safetensors"
+    tensors, notes = load_tensors(weights)
+    tensors["output.bias"][2] -= 5.0
+    save_tensors(weights, tensors, notes)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def there(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    monkeypatch.chdir(trained)
+    capsys.readouterr()
+    return trained
+
+
+def test_proofs_are_shown_saved_and_checked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "records.jsonl"
+    assert run("audit", "run", *AUDIT, "--count", "40", "--out", str(out)) == 0
+    said = capsys.readouterr().out
+    assert "proved infinite" in said
+    assert "certified cycle" in said
+    certificates = out.with_suffix(".cycles")
+    assert f"certificates: {certificates}" in said
+    assert run("certify", "run", "--check", str(certificates)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(certificates.read_text(encoding="utf-8").splitlines())
+    assert all(line.startswith("greedy: the proof that ") and " holds (radius " in line for line in lines)
+    assert run("certify", "run", "--check", str(certificates), "--json") == 0
+    assert all(each["holds"] for each in json.loads(capsys.readouterr().out))
+    forged = json.loads(certificates.read_text(encoding="utf-8").splitlines()[0])
+    forged["cycle"]["centre"][0] += 0.5
+    (tmp_path / "forged").write_text(json.dumps(forged) + "\n", encoding="utf-8")
+    assert run("certify", "run", "--check", str(tmp_path / "forged")) == 1
+    assert "does NOT hold" in capsys.readouterr().out
+    forged["model"]["weights"] = "0" * 16
+    (tmp_path / "other").write_text(json.dumps(forged) + "\n", encoding="utf-8")
+    assert run("certify", "run", "--check", str(tmp_path / "other")) == 2
+    assert "the certificate is of another model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--check", "nowhere"], "nowhere"),
+        (["--check", "text.txt"], "line 1 of text.txt is not the certificate of a cycle"),
+        (["--check", "empty"], "empty has no certificate"),
+        (["greedy", "--check", "empty"], "leave out greedy"),
+        ([], "name at least one decoder"),
+    ],
+)
+def test_nothing_to_check(arguments: list[str], says: str, there: Path, capsys: pytest.CaptureFixture[str]):
+    (there / "empty").touch()
+    assert run("certify", "run", *arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
+def test_without_proofs_loops_are_looping(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    found = {}
+    for how in ([], ["--no-proofs"]):
+        assert run("audit", "run", *AUDIT, "--count", "30", "--out", str(tmp_path / f"{len(how)}"), *how, "--json") == 0
+        found[len(how)] = json.loads(capsys.readouterr().out)["greedy"]
+    assert found[0]["ratio"] == found[1]["ratio"] > 0
+    assert found[1]["causes"].get("proved infinite", 0) == 0
+    assert found[0]["tokens"] < found[1]["tokens"]
+
+
+def test_survival_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = [
+        "audit",
+        "run",
+        "--decoders",
+        "ancestral",
+        "--contexts",
+        "random",
+        "--count",
+        "300",
+        "--max-steps",
+        "20",
+    ]
+    assert run(*arguments, "--survival", "--out", str(tmp_path / "s.jsonl"), "--json") == 0
+    estimated = json.loads(capsys.readouterr().out)["ancestral"]
+    assert run(*arguments, "--out", str(tmp_path / "c.jsonl"), "--json") == 0
+    counted = json.loads(capsys.readouterr().out)["ancestral"]
+    assert counted["interval"][0] - 0.05 < estimated["ratio"] < counted["interval"][1] + 0.05
+    assert run(*arguments, "--survival", "--out", str(tmp_path / "c.jsonl")) == 2
+    assert "estimator is 'count' there and 'survival' here" in capsys.readouterr().err
+    assert run("audit", "run", "--decoders", "greedy", "--survival") == 2
+    assert "greedy draws nothing" in capsys.readouterr().err
+
+
+LONG = [
+    "--decoders",
+    "ancestral,top-k:2",
+    "--contexts",
+    "random",
+    "--count",
+    "4000",
+    "--max-steps",
+    "60",
+    "--pool",
+    "64",
+]
+
+
+def wait_for_records(process, out: Path, lines: int) -> None:
+    while not out.exists() or out.read_bytes().count(b"\n") < lines:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def test_an_audit_that_is_killed_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    assert run("audit", "run", *LONG, "--out", str(whole), "--completions", str(tmp_path / "whole.completions")) == 0
+    command = ["audit", "run", *LONG, "--out", str(out), "--completions", str(tmp_path / "completions")]
+    for lines in (1, 3, 6):
+        process = start(*command)
+        wait_for_records(process, out, lines)
+        process.kill()
+        process.communicate()
+        assert len(list(read_records(out))) >= lines
+    capsys.readouterr()
+    assert run(*command) == 0
+    assert capsys.readouterr().err == ""
+    kept, expected = (
+        {record.signature["decoder"]: record.counts.written() for record in pooled(read_records(path))}
+        for path in (out, whole)
+    )
+    assert kept == expected
+    completions, all_completions = (
+        sorted(path.read_text(encoding="utf-8").splitlines())
+        for path in (tmp_path / "completions", tmp_path / "whole.completions")
+    )
+    assert completions == all_completions
+
+
+def test_an_interrupt_is_one_line(tmp_path: Path):
+    out = tmp_path / "out.jsonl"
+    process = start("audit", "run", *LONG, "--out", str(out))
+    wait_for_records(process, out, 1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert error == f"eosin audit: interrupted; what is finished is in {out}; the same command goes on\n"
+    assert list(read_records(out))
+
+
+def test_a_full_disk_is_one_line_and_the_records_stay(tmp_path: Path):
+    out = tmp_path / "out.jsonl"
+    full = start(
+        "audit", "run", *LONG, "--out", str(out),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)),
+    )  # fmt: skip
+    _, error = full.communicate(timeout=120)
+    assert full.returncode == 2
+    assert len(error.splitlines()) == 1
+    assert "File too large" in error
+    finished = len(list(read_records(out)))
+    assert 1 <= finished < 8
+    assert run("audit", "run", *LONG, "--out", str(out)) == 0
+    assert len(list(read_records(out))) == 8
+
+
+def test_completions_that_were_counted_before_are_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out, later = str(tmp_path / "out.jsonl"), tmp_path / "later"
+    assert run("audit", "run", *AUDIT, "--count", "9", "--out", out) == 0
+    assert run("audit", "run", *AUDIT, "--count", "9", "--out", out, "--completions", str(later)) == 0
+    assert "9 completions were counted before and are not in" in capsys.readouterr().err
+    (tmp_path / "mine.txt").write_text("not completions\n", encoding="utf-8")
+    before = files(tmp_path)
+    assert run("audit", "run", *AUDIT, "--count", "9", "--out", out, "--completions", str(tmp_path / "mine.txt")) == 2
+    assert "is not a file of completions" in capsys.readouterr().err
+    assert files(tmp_path) == before
+
+
+def test_dtypes_and_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    ratios = {}
+    for dtype in ("float32", "float64", "bfloat16"):
+        arguments = [
+            "audit",
+            "run",
+            *AUDIT,
+            "--count",
+            "20",
+            "--dtype",
+            dtype,
+            "--out",
+            str(tmp_path / dtype),
+            "--json",
+        ]
+        assert run(*arguments) == 0
+        ratios[dtype] = json.loads(capsys.readouterr().out)["greedy"]["ratio"]
+        assert next(read_records(tmp_path / dtype)).signature["dtype"] == dtype
+    assert ratios["float32"] == ratios["float64"]
+    if not torch.cuda.is_available():
+        assert run("audit", "run", *AUDIT, "--device", "cuda") == 2
+        assert "cuda" in capsys.readouterr().err
+
+
+def test_a_report_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("audit", "run", *AUDIT, "--count", "30", "--out", str(tmp_path / "records.jsonl")) == 0
+    capsys.readouterr()
+    assert run("report", str(tmp_path), "--loops") == 0
+    said = capsys.readouterr().out
+    assert "certified cycle" in said
+    assert eosin.load("run").eos_ids == (2,)
