@@ -93,7 +93,7 @@ BAD = {
     "epsilon": (["plain", "greedy", "--floor-epsilon", "1"], "epsilon must lie strictly between 0 and 1, got 1.0"),
     "grace": (["plain", "greedy", "--floor-epsilon", "0.1", "--floor-grace", "-1"], "grace must be a whole number"),
     "grace alone": (["plain", "greedy", "--floor-grace", "3"], "--floor-grace 3 needs --floor-epsilon"),
-    "no decoder": (["plain"], "DECODER"),
+    "no decoder": (["plain"], "name at least one decoder"),
     "not a number": (["plain", "greedy", "--budget", "many"], "--budget"),
 }
 

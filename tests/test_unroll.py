@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import eosin
 from eosin.decoding.next_token import Workspace, survey
-from eosin.decoding.unroll import SMALLEST_BATCH
+from eosin.decoding.unroll import BATCH_MULTIPLE, SMALLEST_BATCH
 from eosin.theory.constructions import Coin, Loop, Script
 
 SMALL = [spec for spec in DECODERS if fits(spec, VOCAB)]
@@ -139,7 +139,7 @@ def test_cost_follows_the_tokens_produced():
     assert found.terminated.all()
     assert found.lengths.tolist() == [len(lines[i % 7]) + 1 for i in range(7 * 60)]
     needed = int(found.lengths.sum()) - len(contexts)
-    assert sum(model.steps) == needed  # sixty rows of each length, never fewer than the smallest batch
+    assert needed <= sum(model.steps) < needed + BATCH_MULTIPLE * len(model.steps)
     assert len(model.steps) == 200
 
 
@@ -157,7 +157,7 @@ def test_a_pool_stays_full():
     model = Counted(Coin(0.1))
     found = eosin.decode(model, [[1]] * 2000, "ancestral", max_steps=200, pool=100)
     assert len(model.steps) < 1.35 * int(found.lengths.sum()) / 100
-    assert max(model.steps) <= 100
+    assert max(model.steps) == 104  # the pool, filled up
 
 
 def test_small_batches_are_filled_up():

@@ -111,7 +111,7 @@ class Contexts:
         return map(self.at, range(len(self)))
 
     def at(self, place: int) -> Context:
-        return Context(self.numbers[place], torch.as_tensor(self.prefixes[place], device=self.device).long())
+        return Context(self.numbers[place], torch.tensor(as_list(self.prefixes[place]), device=self.device))
 
 
 def checked_contexts(
@@ -137,11 +137,16 @@ def checked_numbers(indices: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def check_prefix(prefix: Tensor | Sequence[int], place: int, vocab_size: int) -> None:
-    tokens = prefix.tolist() if hasattr(prefix, "tolist") else prefix
+    tokens = as_list(prefix)
     if not isinstance(tokens, list | tuple) or not tokens:
         raise BadInput(f"prefix {place} must be a list of at least one token id, got {prefix!r}")
     for token in tokens:
         whole(f"each token id of prefix {place}", token, 0, vocab_size)
+
+
+def as_list(prefix: Any) -> Any:
+    """A prefix may be a row of a tensor or of an array."""
+    return prefix.tolist() if hasattr(prefix, "tolist") else prefix
 
 
 def device_of(model: Generative) -> torch.device | None:
