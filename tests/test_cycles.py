@@ -66,7 +66,7 @@ def test_most_loops_of_small_models_are_proved_and_run_for_ever(core: str):
         assert cycle.margin > 0
         assert cycle.contraction < 1
         assert cycle.widest < 1
-        runs_for_ever(model, cycle, steps=100 if number else 3_000)
+        runs_for_ever(model, cycle, steps=100 if number else 800)
 
 
 @torch.no_grad()
@@ -89,30 +89,31 @@ def runs_for_ever(model, cycle, steps: int):
 
 @pytest.mark.parametrize("core", RECURRENT)
 def test_more_is_allowed_than_a_step_errs(core: str):
-    """The error of a step in the model's own precision, against the definition; and some times that is allowed."""
+    """Steps in the model's own precision from elsewhere in the largest ball, against the definition."""
     for dtype, most in ((torch.float64, 1e-14), (torch.float32, 1e-5), (torch.bfloat16, 1.0)):
         for model, tokens, state in candidates(core, seeds=3):
             dynamics = dynamics_of(model.to(dtype))
-            rounded = tuple(part.to(dtype) for part in state.split(12))
-            embedded = model.embedding(torch.tensor([[tokens[0]]] * 16))
-            _, after = model.core(
-                embedded, type(model.core.initial(1))(tuple(p.expand(16, -1).contiguous() for p in rounded))
-            )
-            exact = dynamics.advance(tokens[0], torch.cat(rounded).double())
-            error = float((torch.cat(after.tensors, dim=1)[0].double() - exact).detach().norm())
-            assert dynamics.rounding(tokens[0], state) == pytest.approx(error, rel=0.1, abs=1e-15)
+            directions = torch.randn(16, len(state), dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+            rows = (state + 1e-2 * directions / directions.norm(dim=1, keepdim=True)).to(dtype)
+            parts = tuple(part.contiguous() for part in rows.split(12, dim=1))
+            _, after = model.core(model.embedding(torch.tensor([[tokens[0]]] * 16)), type(model.core.initial(1))(parts))
+            exact = torch.stack([dynamics.advance(tokens[0], row) for row in rows.double()])
+            error = float((torch.cat(after.tensors, dim=1).double() - exact).detach().norm(dim=1).max())
+            assert dynamics.rounding(tokens[0], state) >= error / 2
             assert error < most
             cycle = certify(dynamics, tokens, state, (EOS,))
-            assert cycle is None or cycle.rounding >= SAFETY * error
+            assert cycle is None or cycle.rounding >= SAFETY / 2 * error
 
 
 @pytest.mark.parametrize("core", RECURRENT)
 def test_a_certificate_is_written_read_and_checked(core: str):
+    found = 0
     for model, tokens, state in candidates(core, seeds=6):
         dynamics = dynamics_of(model)
         cycle = certify(dynamics, tokens, state, (EOS,))
         if cycle is None:
             continue
+        found += 1
         again = Cycle.read(json.loads(json.dumps(cycle.written())))
         assert again.written() == cycle.written()
         checked = check(dynamics, again, (EOS,), Greedy().margin)
@@ -122,6 +123,40 @@ def test_a_certificate_is_written_read_and_checked(core: str):
         assert check(dynamics, elsewhere, (EOS,), Greedy().margin) is None
         assert check(dynamics, replace(cycle, radius=1.5), (EOS,), Greedy().margin) is None
         assert check(dynamics, cycle, (cycle.tokens[0],), Greedy().margin) is None
+        backwards = tuple(token - VOCAB for token in cycle.tokens)
+        nonsense = ({"tokens": ()}, {"tokens": backwards}, {"radius": -1e-3}, {"centre": cycle.centre[:-1]})
+        for change in nonsense:
+            assert check(dynamics, replace(cycle, **change), (EOS,), Greedy().margin) is None
+    assert found >= 2
+
+
+def test_a_lead_that_rounding_can_take_is_none():
+    """Two output vectors alike and long: in half precision their logits tie, and the lower id wins, which is eos."""
+    for dtype, logit, lead in (
+        (torch.bfloat16, 16.0, 0.02),
+        (torch.float16, 16.0, 0.003),
+        (torch.float32, 1e5, 0.0035),
+    ):
+        model = looping_model("tanh", seed=0, layers=1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+            model.output.bias.fill_(-logit)
+            model.output.bias[[EOS, EOS + 1]] = logit
+            model.output.bias[EOS + 1] += lead
+        assert certify(dynamics_of(model), [EOS + 1], torch.zeros(12), (EOS,)) is not None
+        assert certify(dynamics_of(model.to(dtype)), [EOS + 1], torch.zeros(12), (EOS,)) is None
+
+
+def test_a_head_that_rewrites_eos_has_no_dynamics():
+    class AlwaysSome(HEADS["softmax"]):
+        def forward(self, eos_logits, memory):
+            return torch.full_like(eos_logits, -0.05, dtype=torch.float64), memory
+
+    model = looping_model("tanh", seed=0)
+    assert dynamics_of(model) is not None
+    model.head = AlwaysSome()
+    assert dynamics_of(model) is None
 
 
 @pytest.mark.parametrize("core", RECURRENT)
@@ -191,5 +226,5 @@ def test_the_bound_on_a_norm(shape: tuple[int, int]):
     for scale in (1e-200, 1.0, 1e150):
         matrix = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) * scale
         exact = float(torch.linalg.matrix_norm(matrix, 2))
-        assert exact <= norm_bound(matrix) <= min(shape) ** 0.125 * exact * 1.001
+        assert exact <= norm_bound(matrix) <= min(shape) ** 0.125 * exact * 1.01
     assert norm_bound(torch.zeros(3, 3, dtype=torch.float64)) == 0

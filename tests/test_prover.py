@@ -62,15 +62,15 @@ def test_what_is_proved_goes_on_as_was_proved(core: str, spec: str):
     assert proved >= 5 or spec in ("top-k:2", "min-p:0.5", "epsilon:0.1")
 
 
-@pytest.mark.parametrize("spec", ["greedy", "nucleus:0.2", "beam:3"])
-def test_proofs_change_no_count(specimen: Specimen, spec: str):
+@pytest.mark.parametrize(("spec", "pool"), [("greedy", 2), ("nucleus:0.2", 16), ("beam:3", 1024)])
+def test_proofs_change_no_count(specimen: Specimen, spec: str, pool: int):
     if not fits(spec, specimen.model.vocab_size):
         pytest.skip("does not fit")
-    contexts = prefixes(20)
-    (proved, _), (plain, _) = (audited(specimen.model, contexts, spec, proofs=proofs) for proofs in (True, False))
+    contexts, how = prefixes(20), {"max_steps": 60, "pool": pool}
+    (proved, _), (plain, _) = (audited(specimen.model, contexts, spec, proofs=p, **how) for p in (True, False))
     kept = ("contexts", "ended", "ngrams", "repeated", "hashes", "outcomes")
     assert {name: vars(proved)[name] for name in kept} == {name: vars(plain)[name] for name in kept}
-    for limit in (1, 20, STEPS):
+    for limit in (1, 20, 60):
         assert proved.ratio(limit) == plain.ratio(limit)
     # what was proved had been seen looping, with the same loop and the same onset
     seen = {tokens: loop.onset.count for tokens, loop in plain.loops.items()}

@@ -52,7 +52,7 @@ def loops_of(outcomes: list[tuple[int, str]], start: int) -> dict[tuple[int, ...
                 proved=Spread.of(length + 20) if proved else Spread(),
                 proofs=frozenset(["exact recurrence"] if proved else []),
                 example=start + place,
-                drift=None if proved else (1, 7, 0.5),
+                drift=None if proved else (start + place, 1, 7, 0.5),
             )
             loops = added(loops, {(length % 3, 5): one})
     return loops

@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             argument.encode()
         options = parser(arguments).parse_args(arguments)
         options.run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         # whoever read this has seen enough, as `head` does; Python's own last flush must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

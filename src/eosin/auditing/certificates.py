@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from eosin.auditing.record import lines_of
 from eosin.decoding.decode import as_decoder
 from eosin.decoding.unroll import Predictable
 from eosin.errors import BadInput
@@ -19,10 +21,20 @@ from eosin.theory.cycles import Cycle, check
 
 
 def identity(model: Generative) -> dict[str, Any]:
-    """What tells a model from any other: the digest of its weights."""
+    """What tells a model from any other: the digests of its weights and of how it is made, heads and floors included.
+
+    Of a model without parameters only the name of its class is known.
+    """
     parameters = dict(getattr(model, "named_parameters", list)())
     weights = digest_of({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
-    return {"kind": type(model).__name__, "vocab_size": model.vocab_size, "weights": weights[:16]}
+    made = repr(model) if hasattr(model, "named_parameters") else type(model).__qualname__
+    return {
+        "kind": type(model).__name__,
+        "vocab_size": model.vocab_size,
+        "eos_ids": [int(token) for token in model.eos_ids],
+        "made": sha256(made.encode()).hexdigest()[:16],
+        "weights": weights[:16],
+    }
 
 
 @dataclass(frozen=True)
@@ -40,19 +52,24 @@ class CertifiedCycle:
     @classmethod
     def read(cls, line: str) -> CertifiedCycle:
         table = json.loads(line)
-        return cls(Cycle.read(table["cycle"]), table["decoder"], table["model"])
+        decoder, model = table["decoder"], table["model"]
+        as_decoder(decoder)
+        if type(model) is not dict:
+            raise TypeError(f"model must be a table, got {model!r}")
+        return cls(Cycle.read(table["cycle"]), decoder, model)
 
     @property
-    def name(self) -> tuple[object, ...]:
+    def subject(self) -> tuple[object, ...]:
         """What it is about: a second certificate of the same says nothing new."""
-        return self.decoder, self.cycle.tokens, tuple(self.cycle.centre[:4].tolist())
+        return self.decoder, self.cycle.tokens, tuple(self.cycle.centre.mul(1e6).round().tolist())
 
     def holds(self, model: Generative) -> Cycle | None:
         """The proof done again on a model, with the figures found now; None where it fails."""
         decoder, dynamics = as_decoder(self.decoder), dynamics_of(model)
         if dynamics is None or not isinstance(decoder, Predictable):
             return None
-        return check(dynamics, self.cycle, model.eos_ids, decoder.margin)
+        here = replace(self.cycle, centre=self.cycle.centre.to(dynamics.weight.device))
+        return check(dynamics, here, model.eos_ids, decoder.margin)
 
 
 def beside(records: Path) -> Path:
@@ -62,18 +79,18 @@ def beside(records: Path) -> Path:
 
 def read_certificates(path: Path) -> Iterator[CertifiedCycle]:
     """A last line that was cut off by a kill is none."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+    for number, line in enumerate(lines_of(path, "certificates of cycles"), 1):
         try:
             yield CertifiedCycle.read(line)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"line {number} of {path} is not the certificate of a cycle: {error}") from error
 
 
 def append(path: Path, certificates: list[CertifiedCycle]) -> None:
     """Those that are not there yet."""
-    there = {certificate.name for certificate in read_certificates(path)} if path.exists() else set()
+    there = {certificate.subject for certificate in read_certificates(path)} if path.exists() else set()
     with path.open("a+", encoding="utf-8") as file:
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        file.writelines(each.written() + "\n" for each in certificates if each.name not in there)
+        file.writelines(each.written() + "\n" for each in certificates if each.subject not in there)
         file.flush()
         os.fsync(file.fileno())

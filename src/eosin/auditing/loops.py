@@ -11,8 +11,8 @@ from jaxtyping import Int
 LONGEST_PERIOD = 256
 PERIODS = 3
 """How often a tail must repeat to be called a loop."""
-SHORTEST = 12
-"""How many tokens long a loop must be, so that three equal words are none."""
+SHORTEST = 24
+"""How many tokens long a loop must be: neither three equal words are one, nor what a sampler repeats by chance."""
 
 
 @dataclass(frozen=True)

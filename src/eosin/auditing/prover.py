@@ -90,7 +90,7 @@ class Prover:
             return {}
         vectors = self.dynamics.vectors(now.state.select(rows))
         centres = torch.stack([cycle.centre for cycle in self.cycles])[numbers]
-        radii = torch.tensor([cycle.radius for cycle in self.cycles], device=rows.device)[numbers]
+        radii = torch.tensor([cycle.radius for cycle in self.cycles], dtype=torch.float64, device=rows.device)[numbers]
         within = (vectors - centres).norm(dim=1) <= radii
         pairs = zip(rows[within].tolist(), numbers[within].tolist(), strict=True)
         return {row: Proof(self.cycles[number].tokens, CERTIFIED) for row, number in pairs}

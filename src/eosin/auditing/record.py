@@ -86,9 +86,9 @@ class LoopCount:
     """The first of the contexts."""
     text: str = ""
     """The tokens in words, where somebody knew them."""
-    drift: tuple[int, int, float] | None = None
-    """Where nothing was proved: how many numbers of the state move on with every turn of the example, which of them
-    most, and by how much. None where that was not looked at."""
+    drift: tuple[int, int, int, float] | None = None
+    """Of one context of which nothing was proved: the context, how many numbers of its state move on with every turn,
+    which of them most, and by how much. None where that was not looked at."""
 
     @property
     def looping(self) -> int:
@@ -96,14 +96,14 @@ class LoopCount:
         return self.onset.count - self.proved.count
 
     def __add__(self, other: LoopCount) -> LoopCount:
-        first = min((self, other), key=lambda loop: (loop.drift is None, loop.example))
+        drifts = [loop.drift for loop in (self, other) if loop.drift is not None]
         return LoopCount(
             self.onset + other.onset,
             self.proved + other.proved,
             self.proofs | other.proofs,
             min(self.example, other.example),
             self.text or other.text,
-            first.drift,
+            min(drifts, default=None),
         )
 
     def written(self) -> dict[str, Any]:
@@ -255,7 +255,24 @@ class Record:
     @classmethod
     def read(cls, line: str) -> Record:
         table = json.loads(line)
-        return cls(table["signature"], Counts.read(table["counts"]))
+        record = cls(dict(table["signature"]), Counts.read(table["counts"]))
+        record.check()
+        return record
+
+    def check(self) -> None:
+        """Raise a ValueError where this cannot have been counted."""
+        counts = self.counts
+        numbers = [*counts.ended, counts.tokens, *(loop.onset.count for loop in counts.loops.values())]
+        for table in (counts.ended, counts.causes, counts.ngrams, counts.repeated):
+            numbers += table.values()
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise ValueError("a count is not a whole number")
+        if type(counts.contexts) is not int or counts.contexts < 1:
+            raise ValueError(f"contexts must be at least 1, got {counts.contexts!r}")
+        if any(loop.onset.count < 1 or len(loop.drift or range(4)) != 4 for loop in counts.loops.values()):
+            raise ValueError("a loop that nothing fell into, or whose drift is no drift")
+        if type(self.signature.get("decoder", "")) is not str:
+            raise ValueError(f"the decoder must be a specification, got {self.signature['decoder']!r}")
 
 
 def pooled(records: Iterable[Record]) -> list[Record]:
@@ -272,9 +289,16 @@ def pooled(records: Iterable[Record]) -> list[Record]:
 
 def read_records(path: Path) -> Iterator[Record]:
     """The records of a file. A last line that was cut off by a kill is no record."""
-    lines = path.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines[:-1], 1):
+    for number, line in enumerate(lines_of(path, "records of an audit"), 1):
         try:
             yield Record.read(line)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
             raise BadInput(f"line {number} of {path} is not a record of an audit: {error}") from error
+
+
+def lines_of(path: Path, what: str) -> list[str]:
+    """The whole lines of a file."""
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not a file of {what}: it is not UTF-8") from error

@@ -7,6 +7,7 @@ shards only: the same audit again finds the records that are there and goes on w
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 import eosin
-from eosin.auditing.certificates import CertifiedCycle, append, beside, identity
-from eosin.auditing.drift import Drift, drift
+from eosin.auditing.certificates import CertifiedCycle, append, beside, identity, read_certificates
+from eosin.auditing.drift import drift
 from eosin.auditing.prover import prover_of
 from eosin.auditing.record import Record, pooled, read_records
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
@@ -94,10 +95,11 @@ def audit(
         "proofs": proofs and not survival,
         **(about or {}),
     }
-    done = finished(out, common)
     wanted = {str(decoder) for decoder in parsed}
     with appending(out) as write, evaluating(model):
-        steady = steadiness(model, contexts, pool)
+        done = finished(out, common)
+        check_certificates(out, common["model"])
+        steady = steadiness(model, contexts, pool, max(decoder.rows_per_context for decoder in parsed))
         for decoder in parsed:
             there = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
             work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch)
@@ -110,6 +112,8 @@ def audit(
 
 
 def checked_decoders(decoders: Sequence[str | Decoder], vocab_size: int, survival: bool) -> list[Decoder]:
+    if isinstance(decoders, str) or not hasattr(decoders, "__iter__"):
+        raise BadInput(f"decoders must be a list, as in ['greedy', 'nucleus:0.2'], got {decoders!r}")
     parsed = [as_decoder(decoder) for decoder in decoders]
     if not parsed:
         raise BadInput("name at least one decoder, as in 'greedy'")
@@ -118,10 +122,11 @@ def checked_decoders(decoders: Sequence[str | Decoder], vocab_size: int, surviva
     return [survival_of(decoder) for decoder in parsed] if survival else parsed
 
 
-def steadiness(model: Generative, contexts: Contexts, pool: int) -> bool:
-    """Tried on the first contexts of one length."""
+def steadiness(model: Generative, contexts: Contexts, pool: int, rows_per_context: int) -> bool:
+    """Tried on the first contexts of one length, in batches as large as there will be."""
     some = [contexts.at(place).prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
-    return is_steady(model, torch.stack([prefix for prefix in some if len(prefix) == len(some[0])]), pool)
+    prefixes = torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
+    return is_steady(model, prefixes, min(pool, len(contexts) * rows_per_context))
 
 
 class Work:
@@ -144,7 +149,7 @@ class Work:
         self.pool = pool
         self.watch = watch
         self.prover = prover_of(model, decoder, steady) if signature["proofs"] else None
-        self.looked_at: dict[tuple[int, ...], Drift] = {}
+        self.looked_at: dict[tuple[int, ...], tuple[int, int, int, float]] = {}
 
     def records(self, without: set[str]) -> Iterator[Record]:
         """A record for each shard that is not there yet, in the order in which they are finished."""
@@ -185,7 +190,7 @@ class Work:
         for cycle, completion in list(new.items())[:room]:
             prefix = self.contexts.at(completion.index).prefix
             tokens = completion.tokens.to(prefix.device)
-            self.looked_at[cycle] = drift(self.model, dynamics, prefix, tokens, len(cycle))
+            self.looked_at[cycle] = completion.index, *drift(self.model, dynamics, prefix, tokens, len(cycle))
         for cycle in tally.examples.keys() & self.looked_at.keys():
             tally.loops[cycle] = replace(tally.loops[cycle], drift=self.looked_at[cycle])
 
@@ -200,6 +205,15 @@ def spelt(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
         return record
     loops = {cycle: replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
     return replace(record, counts=replace(record.counts, loops=loops))
+
+
+def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:
+    """What is there must be of this model."""
+    if out is None or not beside(Path(out)).exists():
+        return
+    for certificate in read_certificates(beside(Path(out))):
+        if certificate.model != model:
+            raise BadInput(f"{beside(Path(out))} holds certificates of another model; name another file (--out)")
 
 
 def keep_certificates(out: Path | str | None, certificates: list[CertifiedCycle]) -> None:
@@ -230,9 +244,10 @@ def signature(model: Generative, contexts: Contexts, max_steps: int, seed: int) 
 
 def finished(out: Path | str | None, common: dict[str, Any]) -> list[Record]:
     """The records that a file has; all of them must be of this audit."""
-    if out is None or not Path(out).exists():
+    if out is None:
         return []
-    records = list(read_records(Path(out)))
+    # a shard that is there twice counts once
+    records = list({(r.signature["decoder"], r.signature["shard"]): r for r in read_records(Path(out))}.values())
     for record in records:
         for key, value in common.items():
             if record.signature.get(key) != value:
@@ -243,6 +258,14 @@ def finished(out: Path | str | None, common: dict[str, Any]) -> list[Record]:
     return records
 
 
+def lock(file: IO[str], path: Path) -> None:
+    """Two audits may not write to one file; the lock goes with the process."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BadInput(f"another audit is writing to {path}; wait for it, or name another file (--out)") from None
+
+
 @contextmanager
 def appending(out: Path | str | None) -> Iterator[Callable[[Record], None]]:
     """Appends records to a file, a whole line at a time; a line that a kill cut off is removed first."""
@@ -250,8 +273,12 @@ def appending(out: Path | str | None) -> Iterator[Callable[[Record], None]]:
         yield lambda record: None
         return
     path = Path(out)
+    if path == beside(path):
+        raise BadInput(f"{path}: this ending is that of the certificates beside the records; name another file (--out)")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
+        lock(file, path)
+        list(read_records(path))  # what is not a file of records is left as it is
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
 
         def write(record: Record) -> None:

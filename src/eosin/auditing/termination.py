@@ -40,7 +40,11 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean weight of the survival estimator, and the normal interval around it."""
+    """The mean weight of the survival estimator, and the normal interval around it.
+
+    The interval is about the paths that were drawn. A rare kind of path that none of them took, such as a loop that one
+    context in ten thousand falls into, is not in it: count to exclude that.
+    """
 
     total: float
     squares: float

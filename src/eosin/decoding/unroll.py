@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -119,6 +119,8 @@ class Cohort:
     @torch.inference_mode()
     def join(self, other: Cohort) -> Cohort:
         search = self.search.join(other.search)
+        if not other.search.contexts:  # all of them ended at their first step
+            return replace(self, search=search)
         rows = torch.cat([torch.arange(self.search.rows), len(self.token) + torch.arange(other.search.rows)])
         return self._with(other).select(search, filled_up(rows.to(self.token.device)))
 

@@ -10,10 +10,13 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from eosin.models.language_model import NeuralLM
+from eosin.models.recurrent import Recurrent
 from eosin.states import TensorState
 
 ROUNDED = 1e-12
 """Part of a square: more than rounding in float64 can take from it."""
+NEARBY = 1e-2
+"""How far from a centre rounding is measured: as far as a ball may reach."""
 STEADY_ROWS = 16
 """Products of this many rows round as those of any larger batch do."""
 
@@ -27,7 +30,10 @@ class RecurrentDynamics:
         self.embedding = model.embedding.weight.detach()
         self.weight = model.output.weight.detach().double()
         self.bias = model.output.bias.detach().double()
+        self.magnitudes = self.weight.abs()
         self.squares = self.weight.square().sum(1)
+        self.vocab_size = len(self.weight)
+        self.size = self._parts * self.core.width
 
     def read(self, token: int, state: Any) -> Any:
         """Works on an expansion as on a vector: the parts of the state are slices of it."""
@@ -41,20 +47,29 @@ class RecurrentDynamics:
 
     @torch.no_grad()
     def rounding(self, token: int, state: Float64[Tensor, " state"]) -> float:
-        """How far a step in the model's own precision is from one in float64, in the 2-norm."""
-        dtype = self.embedding.dtype
-        rows = state.to(dtype).expand(STEADY_ROWS, -1)
-        inputs = self.embedding[token].expand(STEADY_ROWS, 1, -1)
+        """How far steps in the model's own precision are from those in float64, in the 2-norm: the farthest of some,
+        from this state and from others up to NEARBY away from it.
+        """
+        dtype, generator = self.embedding.dtype, torch.Generator().manual_seed(0)
+        directions = torch.randn(STEADY_ROWS, len(state), dtype=torch.float64, generator=generator).to(state.device)
+        lengths = torch.linspace(0, NEARBY, STEADY_ROWS, dtype=torch.float64, device=state.device)
+        rows = (state + directions / directions.norm(dim=1, keepdim=True) * lengths[:, None]).to(dtype)
+        inputs = self.embedding[token].repeat(STEADY_ROWS, 1, 1)
         _, after = self.core(inputs, TensorState(tuple(part.contiguous() for part in rows.chunk(self._parts, dim=1))))
-        exact = self.advance(token, state.to(dtype).double())
-        return float((torch.cat(after.tensors, dim=1)[0].double() - exact).norm())
+        exact = torch.stack([self.advance(token, row) for row in rows.double()])
+        return float((torch.cat(after.tensors, dim=1).double() - exact).norm(dim=1).max())
 
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
-        logits = self.weight @ self._top(state) + self.bias
+        """The leads are less what rounding of the logits in the model's own precision can take from them."""
+        top = self._top(state)
+        logits = self.weight @ top + self.bias
+        # no hidden vector in a tube is farther than 1 from its centre in any coordinate
+        sizes = (self.core.width + 2) * (self.magnitudes @ (top.abs() + 1) + self.bias.abs()) + logits.abs()
+        error = torch.finfo(self.embedding.dtype).eps * sizes
         # |u - v|^2 by the square of a binomial: what cancels is made up for
         products = self.weight @ self.weight[token]
         squares = (self.squares + self.squares[token] - 2 * products).clamp(min=0) + ROUNDED * self.squares
-        return logits[token] - logits, squares.sqrt()
+        return logits[token] - logits - (error + error[token]), squares.sqrt()
 
     def vectors(self, state: Any) -> Float64[Tensor, "batch state"]:
         """The rows of the model's state, each as one vector."""
@@ -71,13 +86,30 @@ class RecurrentDynamics:
         return len(self.core.layers) * self.core.tensors_per_layer
 
 
+READS_TOKENS = ("prefill", "step", "forward", "_last", "_run", "_logits")
+
+
 def dynamics_of(model: Any) -> RecurrentDynamics | None:
     """The model as a dynamical system; None where a state that comes back does not bring everything back.
 
-    A model that reads tokens in a way of its own, such as a wrapper that lends the attributes of what it wraps, has
-    other dynamics, and none that are known here.
+    A model or a core that reads tokens in a way of its own, such as a wrapper that lends the attributes of what it
+    wraps, has other dynamics, and none that are known here.
     """
-    methods = (getattr(getattr(model, name, None), "__func__", None) for name in ("prefill", "step"))
-    plain = list(methods) == [NeuralLM.prefill, NeuralLM.step]
-    stationary = plain and getattr(model.head, "stationary", False)
-    return RecurrentDynamics(model) if stationary and hasattr(model.core, "next_memory") else None
+    if not all(method_of(model, name) is vars(NeuralLM)[name] for name in READS_TOKENS):
+        return None
+    known = method_of(model.core, "forward") is Recurrent.forward and softmax_stands(
+        model.head, model.output.bias.device
+    )
+    return RecurrentDynamics(model) if known else None
+
+
+def method_of(owner: Any, name: str) -> Any:
+    return getattr(getattr(owner, name, None), "__func__", None)
+
+
+def softmax_stands(head: Any, device: torch.device) -> bool:
+    """Whether the head leaves p(eos) to the softmax, at every step."""
+    if not getattr(head, "stationary", False):
+        return False
+    log_survival, _ = head(torch.zeros(1, 1, device=device), head.initial(1, device))
+    return log_survival is None

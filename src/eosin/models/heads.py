@@ -29,7 +29,7 @@ class Softmax(nn.Module):
     """The ordinary output layer. It promises nothing about eos."""
 
     stationary = True
-    """What it says depends on the logits alone, not on the step: a state that comes back brings everything back."""
+    """What it says depends on the logits alone, not on the step."""
     grounds = "p(eos) >= xi at every step, as hidden vectors and weights are bounded (Lemma 3.2)"
 
     def initial(self, batch: int, device: torch.device) -> TensorState:

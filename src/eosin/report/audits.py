@@ -14,7 +14,7 @@ from eosin.auditing.record import LoopCount, Record
 from eosin.auditing.termination import Estimate, Ratio
 from eosin.causes import Cause
 from eosin.errors import BadInput
-from eosin.report.tables import Column, Table, Value, one_decimal, two_decimals, whole
+from eosin.report.tables import Column, Table, Value, one_decimal, three_digits, two_decimals, whole
 
 Signature = Mapping[str, Any]
 Share = Ratio | Estimate
@@ -287,7 +287,7 @@ def loops(records: Sequence[Record]) -> Table:
         Column("proved at", one_decimal),
         Column("by", left=True),
         Column("counting cells", whole),
-        Column("most a turn", two_decimals),
+        Column("most a turn", three_digits),
         Column("tokens", left=True),
     )
     rows = [
@@ -299,7 +299,7 @@ def loops(records: Sequence[Record]) -> Table:
 
 
 def _loop(tokens: tuple[int, ...], loop: LoopCount, record: Record) -> tuple[Value, ...]:
-    cells, _, most = loop.drift or (None, None, None)
+    _, cells, _, most = loop.drift or (None, None, None, None)
     return (
         len(tokens),
         loop.proved.count,

@@ -28,7 +28,7 @@ def load_records(places: Sequence[str | Path]) -> list[Filed]:
     files: dict[str, dict[Path, None]] = {}
     for path, record in _all_records(places):
         shard = (record.question, str(record.signature.get("shard")))
-        if shards.setdefault(shard, record) != record:
+        if decided(shards.setdefault(shard, record)) != decided(record):
             raise BadInput(
                 f"{path} disagrees with another file on contexts {shard[1]} by {record.signature['decoder']}, though "
                 "both have the same signature; leave one of them out"
@@ -38,6 +38,14 @@ def load_records(places: Sequence[str | Path]) -> list[Filed]:
     for each in found:
         _check_apart(each)
     return found
+
+
+def decided(record: Record) -> dict[str, object]:
+    """What the signature decides. How far proved loops were followed depends on which row found them first."""
+    counts = record.counts
+    names = ("contexts", "ended", "ngrams", "repeated", "hashes", "outcomes", "weights")
+    onsets = {tokens: loop.onset for tokens, loop in counts.loops.items()}
+    return {**{name: vars(counts)[name] for name in names}, "loops": onsets}
 
 
 def _check_apart(filed: Filed) -> None:

@@ -32,6 +32,10 @@ def two_decimals(number: float) -> str:
     return f"{number:.2f}"
 
 
+def three_digits(number: float) -> str:
+    return f"{number:.3g}"
+
+
 @dataclass(frozen=True)
 class Column:
     heading: str

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -28,8 +29,8 @@ ROUNDING = 1e-6
 """The least error allowed at each step."""
 SAFETY = 4
 """The error allowed at each step is at least so many times the largest that was measured along the cycle."""
-LOGIT_ROUNDING = 1e-3
-"""By how much a choice must lead beyond what the ball takes from it: rounded logits may not turn it."""
+SPARE_LEAD = 1e-3
+"""By how much a choice must lead beyond what the ball and rounding can take from it: sums of probabilities err too."""
 RADII = (1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
 """Of balls to be proved; the largest that can be is taken."""
 GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
@@ -46,6 +47,10 @@ Margin = Callable[[Float64[Tensor, "vocab n"]], Float64[Tensor, " n"]]
 class Dynamics(Protocol):
     """What a proof needs of a model: its state as one float64 vector, and one step of it as a formula."""
 
+    vocab_size: int
+    size: int
+    """Of the vector."""
+
     def read(self, token: int, state: Expansion) -> Expansion:
         """The state after one more token, with its error bound."""
 
@@ -56,7 +61,9 @@ class Dynamics(Protocol):
         """How far a step in the model's own precision is from this."""
 
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
-        """By how much a token's logit leads each other one, and how fast a lead can shrink with the distance."""
+        """By how much a token's logit leads each other one at least, whatever the rounding, and how fast a lead can
+        shrink with the distance.
+        """
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class Cycle:
     widest: float
     """The largest radius on the way."""
     margin: float
-    """How safe the least safe choice is, in nats."""
+    """How safe the least safe choice is, in nats at the decoder's temperature."""
     rounding: float
     """The error that was allowed at each step."""
 
@@ -89,8 +96,10 @@ class Cycle:
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Cycle:
-        centre = torch.tensor(written["centre"], dtype=torch.float64)
-        return cls(**{**written, "tokens": tuple(written["tokens"]), "centre": centre})
+        centre = torch.tensor([float(number) for number in written["centre"]], dtype=torch.float64)
+        tokens = tuple(index(token) for token in written["tokens"])
+        numbers = {name: float(value) for name, value in written.items() if name not in ("centre", "tokens", "repeats")}
+        return cls(tokens, centre, repeats=index(written["repeats"]), **numbers)
 
 
 def certify(
@@ -105,7 +114,9 @@ def certify(
 
 def check(dynamics: Dynamics, cycle: Cycle, eos_ids: Sequence[int], margin: Margin) -> Cycle | None:
     """The proof done again from a cycle's centre and radius, and nothing else that it says of itself."""
-    if set(cycle.tokens) & set(eos_ids):
+    known = set(range(dynamics.vocab_size)) - set(eos_ids)
+    whole = len(cycle.centre) == dynamics.size and bool(cycle.centre.isfinite().all()) and 0 < cycle.radius <= GRID[-1]
+    if len(cycle.tokens) not in range(1, LONGEST_PERIOD + 1) or not set(cycle.tokens) <= known or not whole:
         return None
     return prove(dynamics, cycle.tokens, cycle.centre, margin, (cycle.radius,))
 
@@ -183,7 +194,7 @@ class Orbit:
 
     def _margin(self, margin: Margin, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
         lead, slope = self.leads[phase]
-        least = lead[:, None] - slope[:, None] * (radii * SLACK) - LOGIT_ROUNDING
+        least = lead[:, None] - slope[:, None] * (radii * SLACK) - SPARE_LEAD
         least[self.tokens[phase]] = torch.inf
         return margin(least)
 
@@ -243,9 +254,17 @@ def carried(norms: Sequence[float], errors: Sequence[Tensor]) -> Tensor:
 
 
 def norm_bound(matrix: Float64[Tensor, "n m"]) -> float:
-    """An upper bound on the 2-norm: the eighth root of the sum of the eighth powers of the singular values."""
+    """An upper bound on the 2-norm: the eighth root of the sum of the eighth powers of the singular values.
+
+    The products are taken in float32, which is faster, and what that can err is added: with |A|_F the Frobenius norm,
+    an entry of A' A errs by at most n eps times its rows' norms, so the whole by n eps |A|_F^2; and once more likewise.
+    """
     scale = float(matrix.abs().max())
     if scale == 0:
         return 0.0
-    square = (matrix / scale).T @ (matrix / scale)
-    return scale * float((square @ square).norm()) ** 0.25 * SLACK
+    size = scale * float((matrix / scale).norm())
+    scaled = (matrix / size).float()
+    slack = (len(matrix) + matrix.shape[1] + 2) * torch.finfo(torch.float32).eps
+    square = scaled.T @ scaled
+    fourth = float((square @ square).double().norm()) + 4 * slack
+    return size * fourth**0.25 * SLACK

@@ -8,7 +8,8 @@ Several radii are tried at once: they share the value and the jacobian, and each
 
 It can be added, multiplied, mapped linearly and put through tanh and sigmoid, and what comes out is an expansion again:
 the remainder grows by what the second derivatives allow. So the formula of a recurrent cell, written once, gives the
-next state on numbers and its error bound on expansions. Everything is in float64; `SLACK` covers its rounding.
+next state on numbers and its error bound on expansions. Everything is in float64; `SLACK` covers its rounding, but for
+products that cancel: there an error of some 1e-14 of the factors is left, far less than the 1e-6 that a proof allows.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from eosin.auditing.certificates import beside
-from eosin.auditing.record import read_records
+from eosin.auditing.record import Record, lines_of, read_records
 from eosin.auditing.run import Audit, audit
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
@@ -57,7 +57,10 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--pool", type=int, default=1024, metavar="N", help="rows decoded at a time (default: 1024)")
     verb.add_argument("--out", type=Path, metavar="FILE", help="file of records (default: a name in RUN/audits)")
     verb.add_argument(
-        "--completions", type=Path, metavar="FILE", help="write every completion there, one JSON line each"
+        "--completions",
+        type=Path,
+        metavar="FILE",
+        help="write every completion there, a JSON line each; of one proved infinite what was decoded, and its cycle",
     )
     verb.add_argument(
         "--no-proofs", action="store_true", help="run loops to the limit instead of proving that they never end"
@@ -67,9 +70,19 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         action="store_true",
         help="estimate the ratio along paths without eos instead of counting: for samplers, where it is small",
     )
-    verb.add_argument("--fail-above", type=float, metavar="RATIO", help="exit with 1 if a ratio is above this")
+    verb.add_argument("--fail-above", type=ratio, metavar="RATIO", help="exit with 1 if a ratio is above this")
     verb.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     verb.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the weights (default: float32)")
+
+
+def ratio(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"must be a ratio from 0 to 1, as in 0.01; got {text!r}")
+    return number
 
 
 def run(options: argparse.Namespace) -> None:
@@ -81,6 +94,8 @@ def run(options: argparse.Namespace) -> None:
     corpus = corpus_of(folder)
     prefixes = corpus.contexts(options.contexts, options.count, options.seed)
     out = options.out or folder / "audits" / default_name(options, len(prefixes))
+    if options.completions and options.completions.resolve() in (out.resolve(), beside(out).resolve()):
+        raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
     about = {**origin(folder, corpus), "contexts_from": options.contexts, "dtype": options.dtype}
     try:
         tokenizer = Tokenizer.load(folder)
@@ -168,25 +183,28 @@ def watching(
 def going_on(path: Path, records: Path) -> IO[str]:
     """The file of completions with those of finished shards, which are not decoded again; the others will come anew."""
     finished = list(read_records(records)) if records.exists() else []
-    shards = {(record.signature["decoder"], context) for record in finished for context in record.counts.unended}
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    shards = {(record.signature["decoder"], context) for record in finished for context in contexts_of(record)}
+    lines = lines_of(path, "completions") if path.exists() else []
     kept = [line for line in lines if of_shard(line, path, shards)]
     if len(kept) < len(shards):
         sys.stderr.write(
             f"eosin audit: {len(shards) - len(kept):,} completions were counted before and are not in {path}; "
             "to have them all, name another file of records (--out)\n"
         )
-    write_text(path, "".join(kept))
+    write_text(path, "".join(line + "\n" for line in kept))
     return path.open("a", encoding="utf-8", buffering=1)  # a line is there before its shard is recorded
 
 
+def contexts_of(record: Record) -> range:
+    first, last = map(int, record.signature["shard"].split("-"))
+    return range(first, last + 1)
+
+
 def of_shard(line: str, path: Path, shards: set[tuple[str, int]]) -> bool:
-    if not line.endswith("\n"):
-        return False
     try:
         completion = json.loads(line)
         return (completion["decoder"], completion["context"]) in shards
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{path} is not a file of completions, and is left as it is: {error}") from error
 
 

@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> None:
 
 def check(model: NeuralLM, options: argparse.Namespace) -> None:
     """Exit with 1 if a proof does not hold."""
+    if options.budget is not None or options.floor_epsilon is not None or options.floor_grace is not None:
+        raise BadInput("--check does the proofs of a file again; --budget and --floor-... do not go with it")
     if options.decoders:
         raise BadInput(f"--check takes the decoders from the file; leave out {' '.join(options.decoders)}")
     certificates = list(read_certificates(options.check))
@@ -86,7 +88,7 @@ def as_certified(model: NeuralLM, certificate: CertifiedCycle) -> NeuralLM:
         converted = copy.deepcopy(model).to(dtype)
         if identity(converted) == certificate.model:
             return converted
-    there, here = certificate.model["weights"], identity(model)["weights"]
+    there, here = printable(str(certificate.model.get("weights"))), identity(model)["weights"]
     raise BadInput(
         f"the certificate is of another model: its weights have the digest {there}, those of this run {here}"
     )
@@ -98,7 +100,8 @@ def figures(cycle: Cycle | None) -> dict[str, Any]:
 
 
 def checked_line(certificate: CertifiedCycle, now: Cycle | None, tokenizer: Tokenizer) -> str:
-    text = printable(tokenizer.decode(list(certificate.cycle.tokens)))
+    known = [token for token in certificate.cycle.tokens if 0 <= token < tokenizer.vocab_size]
+    text = printable(tokenizer.decode(known))
     said = "does NOT hold" if now is None else "holds"
     shown = ", ".join(f"{name} {value:.3g}" for name, value in figures(now).items())
     return f"{certificate.decoder}: the proof that {text!r} repeats for ever {said}" + (f" ({shown})" if shown else "")
