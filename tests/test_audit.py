@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from members import DECODERS, MODELS, VOCAB, Specimen, fits, prefixes
+from members import DECODERS, MODELS, VOCAB, Specimen, fits, neural, prefixes
 
 import eosin
 from eosin.auditing import run
@@ -175,3 +175,73 @@ def test_ngrams_by_definition(tokens: list[int], n: int):
 def test_random_tokens_do_not_loop():
     generator = random.Random(1)
     assert repeating_tail(np.array([generator.randrange(50) for _ in range(1_500)])) is None
+
+
+# files
+
+
+def test_two_audits_may_not_write_to_one_file(tmp_path: Path):
+    out = tmp_path / "records.jsonl"
+    with run.appending(out), pytest.raises(BadInput, match="another audit is writing to"):
+        eosin.audit(Coin(0.5), [[1]], ["greedy"], max_steps=5, out=out)
+
+
+def test_a_shard_that_is_there_twice_counts_once(tmp_path: Path):
+    out = tmp_path / "records.jsonl"
+    eosin.audit(Coin(0.5), [[1]] * 3, ["greedy"], max_steps=5, out=out)
+    out.write_text(out.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    again = eosin.audit(Coin(0.5), [[1]] * 3, ["greedy"], max_steps=5, out=out)
+    assert again.by_decoder["greedy"].counts.contexts == 3
+
+
+def test_how_a_model_is_made_is_part_of_the_signature(tmp_path: Path):
+    out, model = tmp_path / "records.jsonl", MODELS[0].make()
+    eosin.audit(eosin.Floor(model, epsilon=0.1), [[1]], ["greedy"], max_steps=9, out=out)
+    with pytest.raises(BadInput, match="model is"):
+        eosin.audit(eosin.Floor(model, epsilon=0.01), [[1]], ["greedy"], max_steps=9, out=out)
+
+
+BROKEN = {
+    "no contexts": lambda r: r["counts"].update(contexts=0),
+    "fewer than none": lambda r: r["counts"].update(contexts=-5),
+    "a cause in words": lambda r: r["counts"].update(causes={"eos": "x"}),
+    "a step in words": lambda r: r["counts"].update(ended=[["x", 1]]),
+    "no decoder": lambda r: r["signature"].update(decoder=3),
+    "no signature": lambda r: r.update(signature=None),
+    "broken bits": lambda r: r["counts"]["outcomes"][0].update(unended="AAAA"),
+    "a loop of nothing": lambda r: r["counts"]["loops"][0][1]["onset"].update(count=0),
+    "half a drift": lambda r: r["counts"]["loops"][0][1].update(drift=[1]),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_edited_records_are_refused_and_left_alone(how: str, tmp_path: Path):
+    out = tmp_path / "records.jsonl"
+    eosin.audit(Loop(4), [[1]] * 3, ["greedy"], max_steps=50, out=out)
+    record = json.loads(out.read_text(encoding="utf-8"))
+    BROKEN[how](record)
+    out.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    before = out.read_bytes()
+    with pytest.raises(BadInput, match=r"line 1 of .* is not a record of an audit"):
+        eosin.audit(Loop(4), [[1]] * 3, ["greedy"], max_steps=50, out=out)
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("decoders", ["greedy", None, []])
+def test_decoders_are_a_list(decoders: object, tmp_path: Path):
+    with pytest.raises((BadInput, TypeError), match=r"decoder|decoders"):
+        eosin.audit(Coin(0.5), [[1]], decoders, max_steps=5)
+
+
+def test_certificates_of_another_model_are_not_added_to(tmp_path: Path):
+    out = tmp_path / "records.jsonl"
+    model = neural("tanh", "softmax", vocab=40, width=12, seed=1, scale=2.0, eos_bias=-4.0)
+    contexts = prefixes(12, vocab=40)
+    eosin.audit(model, contexts, ["greedy"], max_steps=60, out=out)
+    assert out.with_suffix(".cycles").exists()
+    other = tmp_path / "other.jsonl"
+    out.with_suffix(".cycles").rename(other.with_suffix(".cycles"))
+    with pytest.raises(BadInput, match="certificates of another model"):
+        eosin.audit(MODELS[0].model, prefixes(3), ["greedy"], max_steps=9, out=other)
+    with pytest.raises(BadInput, match="name another file"):
+        eosin.audit(model, contexts, ["greedy"], max_steps=60, out=tmp_path / "records.cycles")
