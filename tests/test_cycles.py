@@ -41,7 +41,7 @@ def state_after(model, prefix, tokens):
     return state
 
 
-def candidates(core: str, gain: float = 1.0, seeds: int = 12):
+def candidates(core: str, gain: float = 1.0, seeds: int = 8):
     """Models, and the cycle of tokens and the state in which greedy decoding from some prefix finds itself."""
     for seed in range(seeds):
         model = looping_model(core, seed, gain)
@@ -60,7 +60,7 @@ def test_most_loops_of_small_models_are_proved_and_run_for_ever(core: str):
         (model, certify(dynamics_of(model), tokens, state, (EOS,)), tokens) for model, tokens, state in candidates(core)
     ]
     proved = [(model, cycle) for model, cycle, _ in found if cycle is not None]
-    assert len(found) >= 6
+    assert len(found) >= 4
     assert len(proved) >= len(found) // 2
     for number, (model, cycle) in enumerate(proved):
         assert cycle.margin > 0

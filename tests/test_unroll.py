@@ -52,11 +52,13 @@ def threads(request: pytest.FixtureRequest):
     torch.set_num_threads(before)
 
 
+SPECS = [*SEARCHES, "ancestral", "nucleus:0.4", "consistent-top-k:2", "consistent-typical:0.5,temperature=0.8"]
+
+
 @pytest.mark.parametrize(
-    "spec", [*SEARCHES, "ancestral", "nucleus:0.4", "consistent-top-k:2", "consistent-typical:0.5,temperature=0.8"]
+    ("threads", "spec"), [*((1, spec) for spec in SPECS), (2, "greedy"), (2, "nucleus:0.4")], indirect=["threads"]
 )
 @pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
-@pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_order_pool_and_company_do_not_matter(core: str, spec: str, threads: int):
     """Bit for bit, on a recurrent model in float32 with several blocks of vocabulary."""
     model = neural(core, "softmax", vocab=2500, width=64, dtype=torch.float32, scale=0.3)
