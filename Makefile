@@ -13,9 +13,9 @@ demo: $(READY)
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
-# models are trained first: some minutes
+# models are trained first, and every model meets every decoder: some minutes
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m slow
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

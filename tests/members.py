@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import pytest
 import torch
 
 from eosin.decoding.floor import Floor
@@ -99,6 +100,15 @@ def fits(spec: str, vocab_size: int) -> bool:
     except ValueError:
         return False
     return True
+
+
+def pairs(specs: list[str]) -> list:
+    """Every model with every decoder; a third of the pairs, with all of both in them, where time matters."""
+    return [
+        pytest.param(specimen, spec, id=f"{specimen}-{spec}", marks=() if (i + j) % 3 == 0 else pytest.mark.slow)
+        for i, specimen in enumerate(MODELS)
+        for j, spec in enumerate(specs)
+    ]
 
 
 def prefixes(count: int, length: int = 3, vocab: int = VOCAB, seed: int = 1) -> torch.Tensor:

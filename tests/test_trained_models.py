@@ -89,7 +89,7 @@ def test_what_is_proved_runs_on(trained, audited, dtype: torch.dtype):
         pytest.skip("every loop of the LSTM counts")
     proved.sort(key=lambda completion: completion.steps)
     by_loop = {tuple(sorted(completion.proof.cycle)): completion for completion in proved}
-    rows = [*by_loop.values(), *proved][:32]
+    rows = [*by_loop.values(), *proved][:4]
     model = model.to(dtype)
     try:
         run_on(model, contexts, rows, 10_000)
@@ -134,20 +134,20 @@ def test_certificates_hold_when_they_are_checked_again(trained, audited):
 @pytest.mark.parametrize("spec", ["greedy", "nucleus:0.4", "beam:3"])
 def test_order_pool_and_company_change_no_bit(trained, corpus, spec: str):
     _, model = trained
-    contexts = corpus.contexts("train", 150)
+    contexts = corpus.contexts("train", 80)
     generator = torch.Generator().manual_seed(0)
-    found = [completions_by_index(model, contexts, range(150), spec, pool=1024)]
-    for pool in (1, 37, 100):
-        order = torch.randperm(150, generator=generator).tolist()
+    found = [completions_by_index(model, contexts, range(80), spec, pool=1024)]
+    for pool in (5, 37):
+        order = torch.randperm(80, generator=generator).tolist()
         found.append(completions_by_index(model, contexts, order, spec, pool))
-    some = range(60, 90)
+    some = range(40, 60)
     alone = completions_by_index(model, contexts, some, spec, pool=8)
     assert all(other == found[0] for other in found[1:])
     assert alone == {index: found[0][index] for index in some}
 
 
 def completions_by_index(model, contexts, order, spec: str, pool: int):
-    made = eosin.decode(model, contexts[list(order)], spec, max_steps=60, seed=4, pool=pool, indices=list(order))
+    made = eosin.decode(model, contexts[list(order)], spec, max_steps=25, seed=4, pool=pool, indices=list(order))
     return dict(zip(order, zip(made.tokens, made.log_prob.tolist(), strict=True), strict=True))
 
 
