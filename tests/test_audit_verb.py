@@ -201,6 +201,31 @@ def test_completions_that_were_counted_before_are_missed(tmp_path: Path, capsys:
     assert files(tmp_path) == before
 
 
+@pytest.mark.parametrize("option", ["--out", "--completions"])
+def test_a_file_of_one_s_own_without_a_last_line_break_is_left_alone(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "mine.txt").write_text("one line of mine", encoding="utf-8")
+    files_of_mine = {"--out": tmp_path / "records.jsonl", option: tmp_path / "mine.txt"}
+    arguments = [str(each) for pair in files_of_mine.items() for each in pair]
+    assert run("audit", "run", *AUDIT, "--count", "5", *arguments) == 2
+    assert "mine.txt is not a file of" in capsys.readouterr().err
+    assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "one line of mine"
+
+
+def test_a_second_audit_leaves_the_completions_of_the_first_alone(tmp_path: Path):
+    out, completions = tmp_path / "out.jsonl", tmp_path / "completions"
+    command = ["audit", "run", *LONG, "--out", str(out), "--completions", str(completions)]
+    first = start(*command)
+    wait_for_records(first, out, 1)
+    second = start(*command)
+    _, error = second.communicate(timeout=120)
+    if second.returncode == 2:  # the first was still at it
+        assert "another audit is writing" in error
+    assert said(first) == ""
+    assert len(completions.read_text(encoding="utf-8").splitlines()) == 8_000
+
+
 def test_dtypes_and_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     ratios = {}
     for dtype in ("float32", "float64", "bfloat16"):

@@ -297,8 +297,11 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def lines_of(path: Path, what: str) -> list[str]:
-    """The whole lines of a file."""
+    """The whole lines of a file of JSON lines; what a kill left of a last one is no line."""
     try:
-        return path.read_text(encoding="utf-8").split("\n")[:-1]
+        *lines, rest = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not a file of {what}: it is not UTF-8") from error
+    if rest and rest[0] != "{":
+        raise BadInput(f"{path} is not a file of {what}, and is left as it is: it ends with {rest[:40]!r}")
+    return lines

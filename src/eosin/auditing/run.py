@@ -31,6 +31,7 @@ from eosin.decoding.steadiness import is_steady
 from eosin.decoding.survival import survival_of
 from eosin.decoding.unroll import SMALLEST_BATCH, unroll
 from eosin.errors import BadInput
+from eosin.files import write_text
 from eosin.interfaces import Completion, Decoder, Generative
 from eosin.models.dynamics import dynamics_of
 from eosin.report.audits import by_decoder
@@ -55,7 +56,7 @@ class Audit:
 
     def save(self, path: Path | str) -> None:
         """One JSON line a record."""
-        Path(path).write_text("".join(record.written() + "\n" for record in self.records), encoding="utf-8")
+        write_text(Path(path), "".join(record.written() + "\n" for record in self.records))
 
     def __str__(self) -> str:
         return as_text(replace(by_decoder(self.by_decoder.values()), title=""))
@@ -96,14 +97,14 @@ def audit(
         **(about or {}),
     }
     wanted = {str(decoder) for decoder in parsed}
-    with appending(out) as write, evaluating(model):
-        done = finished(out, common)
+    with appending(out) as (there, write), evaluating(model):
+        done = finished(there, out, common)
         check_certificates(out, common["model"])
         steady = steadiness(model, contexts, pool, max(decoder.rows_per_context for decoder in parsed))
         for decoder in parsed:
-            there = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
+            shards = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
             work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch)
-            for record in work.records(without=there):
+            for record in work.records(without=shards):
                 keep_certificates(out, work.certificates())
                 record = spelt(record, text_of)
                 write(record)
@@ -242,12 +243,10 @@ def signature(model: Generative, contexts: Contexts, max_steps: int, seed: int) 
     }
 
 
-def finished(out: Path | str | None, common: dict[str, Any]) -> list[Record]:
+def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]) -> list[Record]:
     """The records that a file has; all of them must be of this audit."""
-    if out is None:
-        return []
     # a shard that is there twice counts once
-    records = list({(r.signature["decoder"], r.signature["shard"]): r for r in read_records(Path(out))}.values())
+    records = list({(r.signature["decoder"], r.signature["shard"]): r for r in there}.values())
     for record in records:
         for key, value in common.items():
             if record.signature.get(key) != value:
@@ -267,10 +266,13 @@ def lock(file: IO[str], path: Path) -> None:
 
 
 @contextmanager
-def appending(out: Path | str | None) -> Iterator[Callable[[Record], None]]:
-    """Appends records to a file, a whole line at a time; a line that a kill cut off is removed first."""
+def appending(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[Record], None]]]:
+    """The records of a file, and a function that appends more, a whole line at a time.
+
+    A line that a kill cut off is removed first.
+    """
     if out is None:
-        yield lambda record: None
+        yield [], lambda record: None
         return
     path = Path(out)
     if path == beside(path):
@@ -278,7 +280,7 @@ def appending(out: Path | str | None) -> Iterator[Callable[[Record], None]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         lock(file, path)
-        list(read_records(path))  # what is not a file of records is left as it is
+        there = list(read_records(path))
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
 
         def write(record: Record) -> None:
@@ -286,4 +288,4 @@ def appending(out: Path | str | None) -> Iterator[Callable[[Record], None]]:
             file.flush()
             os.fsync(file.fileno())
 
-        yield write
+        yield there, write

@@ -164,12 +164,17 @@ def watching(
     options: argparse.Namespace, out: Path, total: int, tokenizer: Tokenizer
 ) -> Iterator[Callable[[Completion, Decoder], None]]:
     """A progress bar, and a file of completions if one was asked for."""
-    file = going_on(options.completions, out) if options.completions else None
+    if options.completions:
+        tell_missing(options.completions, out)
     bar = tqdm(total=total, desc="contexts", unit="", disable=None, delay=2, leave=False)
+    file: IO[str] | None = None
 
     def watch(completion: Completion, decoder: Decoder) -> None:
+        nonlocal file
         bar.update()
-        if file:
+        if options.completions:
+            # not before the first completion: by then nobody else is writing
+            file = file or going_on(options.completions, out)
             file.write(json.dumps(shown(completion, decoder, tokenizer), ensure_ascii=False) + "\n")
 
     try:
@@ -180,19 +185,32 @@ def watching(
             file.close()
 
 
-def going_on(path: Path, records: Path) -> IO[str]:
-    """The file of completions with those of finished shards, which are not decoded again; the others will come anew."""
-    finished = list(read_records(records)) if records.exists() else []
-    shards = {(record.signature["decoder"], context) for record in finished for context in contexts_of(record)}
-    lines = lines_of(path, "completions") if path.exists() else []
-    kept = [line for line in lines if of_shard(line, path, shards)]
-    if len(kept) < len(shards):
+def tell_missing(path: Path, records: Path) -> None:
+    """Say how many completions will not be in the file, since they were counted before."""
+    missing = len(counted(records)) - len(kept_completions(path, records))
+    if missing > 0:
         sys.stderr.write(
-            f"eosin audit: {len(shards) - len(kept):,} completions were counted before and are not in {path}; "
+            f"eosin audit: {missing:,} completions were counted before and are not in {path}; "
             "to have them all, name another file of records (--out)\n"
         )
-    write_text(path, "".join(line + "\n" for line in kept))
+
+
+def going_on(path: Path, records: Path) -> IO[str]:
+    """The file of completions with those of finished shards, which are not decoded again; the others will come anew."""
+    write_text(path, "".join(line + "\n" for line in kept_completions(path, records)))
     return path.open("a", encoding="utf-8", buffering=1)  # a line is there before its shard is recorded
+
+
+def kept_completions(path: Path, records: Path) -> list[str]:
+    finished = counted(records)
+    lines = lines_of(path, "completions") if path.exists() else []
+    return [line for line in lines if of_shard(line, path, finished)]
+
+
+def counted(records: Path) -> set[tuple[str, int]]:
+    """Decoder and number of every context that has been counted."""
+    finished = list(read_records(records)) if records.exists() else []
+    return {(record.signature["decoder"], context) for record in finished for context in contexts_of(record)}
 
 
 def contexts_of(record: Record) -> range:

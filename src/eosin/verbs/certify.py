@@ -66,29 +66,25 @@ def check(model: NeuralLM, options: argparse.Namespace) -> None:
     if not certificates:
         raise BadInput(f"{options.check} has no certificate of a cycle")
     tokenizer = Tokenizer.load(Path(options.run_directory))
-    checked = [(certificate, certificate.holds(as_certified(model, certificate))) for certificate in certificates]
+    certified = as_certified(model, certificates)
+    checked = [(certificate, certificate.holds(certified)) for certificate in certificates]
     if options.json:
-        print(
-            json.dumps(
-                [
-                    {"decoder": c.decoder, "tokens": c.cycle.tokens, "holds": now is not None, **figures(now)}
-                    for c, now in checked
-                ]
-            )
-        )
+        print(json.dumps([checked_json(certificate, now) for certificate, now in checked]))
     else:
         print("\n".join(checked_line(certificate, now, tokenizer) for certificate, now in checked))
     if any(now is None for _, now in checked):
         sys.exit(1)
 
 
-def as_certified(model: NeuralLM, certificate: CertifiedCycle) -> NeuralLM:
-    """The model in the precision in which its weights are those of the certificate."""
+def as_certified(model: NeuralLM, certificates: list[CertifiedCycle]) -> NeuralLM:
+    """The model in the precision in which its weights are those of the certificates."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         converted = copy.deepcopy(model).to(dtype)
-        if identity(converted) == certificate.model:
+        known = identity(converted)
+        others = [certificate.model for certificate in certificates if certificate.model != known]
+        if not others:
             return converted
-    there, here = printable(str(certificate.model.get("weights"))), identity(model)["weights"]
+    there, here = printable(str(others[0].get("weights"))), identity(model)["weights"]
     raise BadInput(
         f"the certificate is of another model: its weights have the digest {there}, those of this run {here}"
     )
@@ -97,6 +93,11 @@ def as_certified(model: NeuralLM, certificate: CertifiedCycle) -> NeuralLM:
 def figures(cycle: Cycle | None) -> dict[str, Any]:
     names = ("radius", "repeats", "contraction", "widest", "margin", "rounding")
     return {} if cycle is None else {name: vars(cycle)[name] for name in names}
+
+
+def checked_json(certificate: CertifiedCycle, now: Cycle | None) -> dict[str, Any]:
+    about = {"decoder": certificate.decoder, "tokens": certificate.cycle.tokens}
+    return {**about, "holds": now is not None, **figures(now)}
 
 
 def checked_line(certificate: CertifiedCycle, now: Cycle | None, tokenizer: Tokenizer) -> str:

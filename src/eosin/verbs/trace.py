@@ -14,12 +14,13 @@ from eosin.auditing.loops import Tail, repeating_tail
 from eosin.decoding.trace import Step, Trace, trace
 from eosin.errors import BadInput
 from eosin.interfaces import Prefix
+from eosin.report.tables import Column, Table, as_text
 from eosin.text.corpus import CONTEXTS
 from eosin.text.prompts import checked_prompt
 from eosin.text.tokenization import Tokenizer
 from eosin.verbs.contexts import Opened, add_decoding_options, numbered_context, opened, prompt_contexts
 from eosin.verbs.progress import watched
-from eosin.verbs.terminal import in_columns, printable
+from eosin.verbs.terminal import printable
 
 DESCRIPTION = """RUN is the directory of a trained run. One context is decoded; for each step there is a line with the
 chosen token, its probability, the probability of eos and its rank (1 is the most probable token), how many tokens the
@@ -35,8 +36,16 @@ EDGE = 20
 """Steps that are shown at the beginning and at the end of a long trace."""
 WIDEST = 24
 """Letters of a token that are shown."""
-HEADER = ("step", "token", "p(token)", "p(eos)", "rank", "kept", "eos", "removed by")
-LEFT = (1, 6, 7)
+COLUMNS = (
+    Column("step"),
+    Column("token", left=True),
+    Column("p(token)"),
+    Column("p(eos)"),
+    Column("rank"),
+    Column("kept"),
+    Column("eos", left=True),
+    Column("removed by", left=True),
+)
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -99,7 +108,7 @@ def table(found: Trace, tokenizer: Tokenizer, options: argparse.Namespace) -> li
     first, last = shares(len(found.steps), options)
     left_out = len(found.steps) - first - last
     steps = (*found.steps[:first], *found.steps[first + left_out :])
-    lines = in_columns([HEADER, *(cells(step, tokenizer) for step in steps)], LEFT)
+    lines = as_text(Table(COLUMNS, tuple(cells(step, tokenizer) for step in steps))).splitlines()
     if left_out:
         lines.insert(first + 1, f"... {left_out:,} steps ... (--all shows them)")
     return lines
