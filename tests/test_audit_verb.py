@@ -13,7 +13,7 @@ from texts import real_sentences, write_lines
 
 import eosin
 from eosin.auditing.record import pooled, read_records
-from eosin.files import load_tensors, save_tensors
+from eosin.tensor_files import load_tensors, save_tensors
 
 AUDIT = ["--decoders", "greedy", "--contexts", "random", "--max-steps", "200"]
 

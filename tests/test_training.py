@@ -18,9 +18,9 @@ from torch.testing import assert_close
 import eosin
 from eosin.auditing.quality import Likelihood, evaluate, negative_log_likelihood
 from eosin.errors import BadInput
-from eosin.files import load_tensors, save_tensors
 from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES
+from eosin.tensor_files import load_tensors, save_tensors
 from eosin.text.batching import gather, in_order
 from eosin.text.corpus import Corpus
 from eosin.text.tokenization import Tokenizer

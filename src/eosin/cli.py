@@ -20,6 +20,7 @@ VERBS = {
     "trace": "what became of eos at every step of one decoding: its rank, and which rule removed it",
     "audit": "how often decoding does not end, by decoder, with intervals",
     "certify": "what is guaranteed before decoding: whether it ends, by which theorem and which step",
+    "reproduce": "the paper's tables and figures: trains and audits what is missing, and makes a page of it",
     "report": "tables and comparisons from the records of audits, without decoding",
 }
 """Each is a module of eosin.verbs with a DESCRIPTION, `add_options` and `run`."""

@@ -115,6 +115,7 @@ def _types(make: Any) -> dict[str, Any]:
 def _fits(value: Any, kind: Any) -> bool:
     if isinstance(kind, types.UnionType):
         return any(_fits(value, member) for member in typing.get_args(kind))
+    kind = typing.get_origin(kind) or kind
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)

@@ -14,9 +14,9 @@ from eosin.auditing.record import lines_of
 from eosin.decoding.decode import as_decoder
 from eosin.decoding.unroll import Predictable
 from eosin.errors import BadInput
-from eosin.files import digest_of
 from eosin.interfaces import Generative
 from eosin.models.dynamics import dynamics_of
+from eosin.tensor_files import digest_of
 from eosin.theory.cycles import Cycle, check
 
 

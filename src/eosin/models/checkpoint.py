@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from eosin.errors import BadInput
-from eosin.files import load_tensors, save_tensors
 from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES, NeuralLM
 from eosin.settings import Table, build, build_kind, read_toml, resolved, resolved_kind, section
+from eosin.tensor_files import load_tensors, save_tensors
 
 CONFIG, WEIGHTS = "config.toml", "weights.safetensors"
 SECTIONS = ("core", "head", "output")

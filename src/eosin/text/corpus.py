@@ -18,9 +18,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from eosin.errors import BadInput
-from eosin.files import digest_of, load_tensors
 from eosin.interfaces import Prefix
 from eosin.settings import build, check_known, read_toml, section
+from eosin.tensor_files import digest_of, load_tensors
 from eosin.text.sources import BUNDLED, SPLITS
 from eosin.text.tokenization import BOS_ID, PAD_ID, SPECIAL, TOKENIZATIONS, UNK_ID, Tokenizer
 
@@ -33,7 +33,8 @@ class Recipe:
     """How a corpus is made of a text."""
 
     source: str = BUNDLED[0]
-    """A bundled text, a WikiText folder or a UTF-8 text file."""
+    """A bundled text (`NAME@8000`: its first 8,000 sentences, and 800 of valid and of test), a WikiText folder or a
+    UTF-8 text file."""
     tokenization: str = "bpe"
     """`word` (vocabulary of train and valid) or `bpe` (trained on train)."""
     vocab_size: int = 0

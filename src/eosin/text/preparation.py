@@ -16,8 +16,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eosin.errors import BadInput
-from eosin.files import PARTIAL, save_tensors, write_text
+from eosin.files import PARTIAL, write_text
 from eosin.settings import read_toml, to_toml
+from eosin.tensor_files import save_tensors
 from eosin.text.corpus import DATASET, TOKENS, Corpus, Recipe, Split, corpus_digest, load_corpus
 from eosin.text.sources import HELD_OUT, SPLITS, Source, open_source
 from eosin.text.tokenization import BOS_ID, EOS_ID, PAD_ID, TOKENIZATIONS

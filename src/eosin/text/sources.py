@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import lzma
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,15 @@ class Source:
     """A line is a whole paragraph or a heading, and a sequence of its own in the GPT-2 experiment."""
     shared: bool = False
     """All splits come out of one file: of HELD_OUT sentences the last but one is valid, the last test."""
+    most: int | None = None
+    """How many sentences of train are read, and a tenth as many of valid and test; None: all."""
 
     def sentences(self, split: str, by: str) -> Iterator[str]:
         """What makes one sequence each: lines, or sentences that spaCy finds."""
         path = self.paths[split]
         lines = read_lines(path) if by == "line" else split_by_spacy(self._paragraphs(path), by)
-        return lines if not self.shared else (line for n, line in enumerate(lines) if share_of(n) == split)
+        own = lines if not self.shared else (line for n, line in enumerate(lines) if share_of(n) == split)
+        return islice(own, self.most and (self.most if split == "train" else self.most // 10))
 
     def _paragraphs(self, path: Path) -> Iterator[str]:
         if self.wikitext:
@@ -46,7 +49,8 @@ class Source:
         return joined(read_lines(path, empty=True))
 
     def digest(self) -> str:
-        return digest_of_files([self.paths[split] for split in SPLITS])
+        whole = digest_of_files([self.paths[split] for split in SPLITS])
+        return whole if self.most is None else f"{whole}@{self.most}"
 
 
 def share_of(number: int) -> str:
@@ -55,11 +59,12 @@ def share_of(number: int) -> str:
 
 def open_source(name: str, valid: str = "", test: str = "") -> Source:
     """The source of a name: bundled, a folder, or a file (with two more, or else with sentences held out of it)."""
-    path = Path(str(files("eosin") / "data" / name)) if name in BUNDLED else Path(name)
+    bundled, cut, most = name.partition("@")
+    path = Path(str(files("eosin") / "data" / bundled)) if bundled in BUNDLED else Path(name)
     if path.is_dir():
         if valid or test:
             raise BadInput(f"{name!r} has valid and test files of its own; name others only beside a text file")
-        return in_folder(path)
+        return replace(in_folder(path), most=least_ten(most, name) if cut and bundled in BUNDLED else None)
     for each in filter(None, (name, valid, test)):
         if not Path(each).is_file():
             raise BadInput(f"there is no text {each!r}: name {', '.join(BUNDLED)}, a WikiText folder or a text file")
@@ -68,6 +73,12 @@ def open_source(name: str, valid: str = "", test: str = "") -> Source:
     if valid:
         return Source({"train": path, "valid": Path(valid), "test": Path(test)})
     return Source(dict.fromkeys(SPLITS, path), shared=True)
+
+
+def least_ten(text: str, name: str) -> int:
+    if not text.isdecimal() or int(text) < 10:
+        raise BadInput(f"the sentences to read are a whole number from 10, as in {BUNDLED[0]}@8000; got {name!r}")
+    return int(text)
 
 
 def in_folder(folder: Path) -> Source:

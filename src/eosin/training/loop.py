@@ -57,9 +57,14 @@ class Session:
         trainer = self.trainer
         trainer.progress.seconds += self._lap()
         tensors, notes = trainer.state()
-        conditions = {"device": trainer.device.type, "precision": self.precision, "threads": torch.get_num_threads()}
-        self.run.save(tensors, {**notes, **conditions, "log_size": self.log.size})
+        self.run.save(tensors, {**notes, **self._conditions, "log_size": self.log.size})
         self.last_save = time.monotonic()
+
+    @property
+    def _conditions(self) -> dict[str, Any]:
+        """What decides the last bits."""
+        threads = torch.get_num_threads()
+        return {"device": self.trainer.device.type, "precision": self.precision, "threads": threads}
 
     def _lap(self) -> float:
         before, self.clock = self.clock, time.monotonic()
@@ -133,7 +138,8 @@ class Session:
         trainer.model = restored(self.run.folder, trainer.architecture).to(trainer.device)
         result = {f"{split}_perplexity": self.measure(split).perplexity for split in SPLITS}
         self.tell("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
-        self.run.save({}, {"log_size": self.log.size, "result": result, "progress": asdict(progress)})
+        notes = {"result": result, "progress": asdict(progress), **self._conditions}
+        self.run.save({}, {**notes, "log_size": self.log.size})
         return result
 
     def to_the_end(self) -> dict[str, Any]:

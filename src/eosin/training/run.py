@@ -8,18 +8,21 @@ is taken back when the run goes on.
 from __future__ import annotations
 
 import fcntl
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from eosin.errors import BadInput
-from eosin.files import PARTIAL, load_tensors, save_tensors, write_text
+from eosin.files import PARTIAL, write_text
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.settings import Table, read_toml, section, to_toml
+from eosin.tensor_files import load_tensors, save_tensors
 from eosin.text.corpus import Corpus, load_corpus
 from eosin.text.tokenization import TOKENIZER, Tokenizer
 from eosin.training.events import LOG
@@ -123,6 +126,19 @@ def corpus_of(folder: Path) -> Corpus:
     if corpus.digest != place.get("digest"):
         raise BadInput(f"{place['folder']} is not the corpus that {folder} was trained on; put that back")
     return corpus
+
+
+def origin(folder: Path, corpus: Corpus) -> dict[str, Any]:
+    """Which run a model is of. Runs that differ in the initialisation only have the same settings."""
+    table = read_toml(folder / CONFIG)
+    settings = {name: dict(section(table, name, folder / CONFIG)) for name in ("data", "training", *table)}
+    initialisation = settings["training"].pop("seed", 0)
+    shared = json.dumps([without_source(settings), corpus.digest], sort_keys=True)
+    return {
+        "run": folder.resolve().name,
+        "settings": sha256(shared.encode()).hexdigest()[:16],
+        "initialisation": initialisation,
+    }
 
 
 def without_source(settings: Table) -> dict[str, Any]:

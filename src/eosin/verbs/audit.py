@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,14 +22,13 @@ from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.files import write_text
 from eosin.interfaces import Completion, Decoder
-from eosin.models.checkpoint import CONFIG, load
+from eosin.models.checkpoint import load
 from eosin.report.audits import loops
 from eosin.report.tables import as_text
-from eosin.settings import read_toml, section
-from eosin.text.corpus import CONTEXTS, Corpus
+from eosin.text.corpus import CONTEXTS
 from eosin.text.tokenization import Tokenizer
 from eosin.training.loop import chosen_device
-from eosin.training.run import corpus_of, without_source
+from eosin.training.run import corpus_of, origin
 
 DESCRIPTION = """RUN is the directory of a trained run. Records go to a file as shards of contexts are finished; the
 same command again shows them, and goes on with what is missing.
@@ -139,19 +137,6 @@ def described(result: Audit, out: Path) -> str:
     if beside(out).exists():
         parts += [f"certificates: {beside(out)} (eosin certify --check)"]
     return "\n".join(parts)
-
-
-def origin(folder: Path, corpus: Corpus) -> dict[str, Any]:
-    """Which run a model is of. Runs that differ in the initialisation only have the same settings."""
-    table = read_toml(folder / CONFIG)
-    settings = {name: dict(section(table, name, folder / CONFIG)) for name in ("data", "training", *table)}
-    initialisation = settings["training"].pop("seed", 0)
-    shared = json.dumps([without_source(settings), corpus.digest], sort_keys=True)
-    return {
-        "run": folder.resolve().name,
-        "settings": sha256(shared.encode()).hexdigest()[:16],
-        "initialisation": initialisation,
-    }
 
 
 def decoders_of(text: str) -> list[Decoder]:

@@ -34,7 +34,8 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "source",
         nargs="?",
-        help="wikitext-2-sentences or wikitext-2 (both bundled), a folder with wiki.{train,valid,test}.tokens or .raw, "
+        help="wikitext-2-sentences or wikitext-2 (both bundled; NAME@8000 is the first 8000 sentences of "
+        "it, and 800 of valid and of test), a folder with wiki.{train,valid,test}.tokens or .raw, "
         "or with {train,valid,test}.txt (each also as .xz), or a UTF-8 text file with a sentence a line, of which two "
         "in twenty are held out for valid and test",
     )

@@ -1,0 +1,89 @@
+"""About how long a piece takes: the matrix products it needs, at the speed of this machine."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+import torch
+
+from eosin.reproduction.pieces import Audit, Corpus, Piece, Plan, Training
+from eosin.reproduction.work import configured
+from eosin.text.corpus import Recipe
+from eosin.text.sources import open_source
+from eosin.text.tokenization import PAPER_BPE
+
+EPOCHS = 20
+"""A training with early stopping is taken to last so many epochs, where it may."""
+TOKENS = 60
+"""A decoding is taken to last so many steps; few last to the limit, and these are often proved."""
+BPE_TOKENS = 1.1
+"""For each word of the text."""
+GATES = {"lstm": 4, "gru": 3}
+REST = 1.5
+"""What is not products, as a factor."""
+
+
+class Estimates:
+    """Seconds for each piece of a plan."""
+
+    def __init__(self, plan: Plan):
+        self.trainings = {piece.run: piece for piece in plan.pieces if isinstance(piece, Training)}
+        self.speed = products_a_second()
+
+    def seconds(self, piece: Piece) -> float:
+        if isinstance(piece, Corpus):
+            return 10.0
+        if isinstance(piece, Training):
+            settings = configured(piece.model, piece.changes)
+            epochs = min(settings.training.epochs, EPOCHS)
+            # forward and twice as much backward, and the perplexity of train at the end
+            passes = 3 * epochs + 1
+            return REST * passes * size(settings.data)["tokens"] * operations(settings) / self.speed
+        if isinstance(piece, Audit):
+            training = self.trainings[piece.run]
+            settings = configured(training.model, training.changes)
+            contexts = piece.count or size(settings.data)["test"]
+            tokens = contexts * min(TOKENS, piece.max_steps) * sum(map(rows, piece.decoders))
+            return REST * tokens * operations(settings) / self.speed
+        return 30.0
+
+
+def rows(decoder: str) -> int:
+    """A beam is several rows."""
+    name, _, rest = decoder.partition(":")
+    return int(rest.partition(",")[0]) if name == "beam" else 1
+
+
+def operations(settings: Any) -> float:
+    """Floating point operations for a token: the output layer and the core."""
+    core, data = settings.model["core"], settings.data
+    width, layers = core.get("width", 256), core.get("layers", 2)
+    vocab = data.vocab_size or (PAPER_BPE if data.tokenization == "bpe" else size(data)["words"])
+    return 2.0 * width * vocab + layers * GATES.get(core.get("kind", ""), 1) * 4.0 * width * width
+
+
+@cache
+def size(recipe: Recipe) -> dict[str, int]:
+    """Tokens to train on, different words, and contexts to test on."""
+    source = open_source(recipe.source, recipe.valid, recipe.test)
+    words: set[str] = set()
+    tokens = 0
+    for sentence in source.sentences("train", recipe.sentences_by):
+        parts = sentence.split(" ")
+        tokens += max(len(parts) - recipe.context, 0) + 1
+        words.update(parts)
+    factor = BPE_TOKENS if recipe.tokenization == "bpe" else 1.0
+    tests = sum(1 for _ in source.sentences("test", recipe.sentences_by))
+    return {"tokens": round(tokens * factor), "words": len(words), "test": tests}
+
+
+def products_a_second() -> float:
+    """Floating point operations of a product of the usual shape, measured."""
+    left, right = torch.randn(512, 256), torch.randn(256, 8192)
+    left @ right
+    started = time.perf_counter()
+    for _ in range(5):
+        left @ right
+    return 5 * 2.0 * 512 * 256 * 8192 / (time.perf_counter() - started)

@@ -1,0 +1,120 @@
+"""Exhibits: the paper's tables and figures as TOML. What each needs to be trained and audited, and the paper's numbers.
+
+An exhibit names models of `experiments/`, decoders and contexts; `tables.py` has a function for each kind of exhibit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from eosin.errors import BadInput
+from eosin.settings import build, check_known, read_toml
+
+FOLDER = Path(str(files("eosin") / "experiments"))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A model that an exhibit shows, and what the paper has to say of it."""
+
+    model: str
+    """Its name in `experiments/`."""
+    label: str
+    """What the exhibit calls it."""
+    head: str = ""
+    """Its output head in words, where the exhibit compares heads."""
+    floor: float = 0.0
+    """Epsilon of a termination floor under it; 0 is none."""
+    paper: dict[str, Any] = field(default_factory=dict)
+    """The paper's numbers: mean and deviation."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A baseline and its remedy, to be shown on the same contexts."""
+
+    model: str
+    decoder: str
+    remedy_model: str
+    remedy_decoder: str
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One table or figure."""
+
+    name: str
+    kind: str
+    title: str
+    decoders: tuple[str, ...] = ()
+    contexts: tuple[str, ...] = ("test",)
+    limits: tuple[int, ...] = ()
+    temperatures: tuple[float, ...] = ()
+    survival: bool = False
+    """Whether survival is estimated too."""
+    shown: int = 0
+    """How many contexts a pair is shown on."""
+    models: tuple[Shown, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    sweep: dict[str, list[Any]] = field(default_factory=dict)
+
+    def at_temperatures(self, decoder: str) -> list[str]:
+        return [at_temperature(decoder, temperature) for temperature in self.temperatures] or [decoder]
+
+    @property
+    def specifications(self) -> list[str]:
+        """Every decoder that is audited."""
+        return [spec for decoder in self.decoders for spec in self.at_temperatures(decoder)]
+
+    @property
+    def counted(self) -> tuple[Shown, ...]:
+        """The models whose corpora it shows."""
+        return self.models[: {"statistics": len(self.models), "lengths": 1}.get(self.kind, 0)]
+
+    @property
+    def trained(self) -> list[str]:
+        """Every model that it takes, in the order in which they are named."""
+        in_pairs = [name for pair in self.pairs for name in (pair.model, pair.remedy_model)]
+        return list(dict.fromkeys([*(shown.model for shown in self.models if self.kind != "statistics"), *in_pairs]))
+
+    @property
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        """The changes of settings that a sweep tries; one without changes where there is none."""
+        return (dict(zip(self.sweep, values, strict=True)) for values in itertools.product(*self.sweep.values()))
+
+
+def at_temperature(decoder: str, temperature: float) -> str:
+    return decoder if temperature == 1 else f"{decoder},temperature={temperature:g}"
+
+
+def filled_in(value: Any, tokenization: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{tokenization}", tokenization)
+    if isinstance(value, list):
+        return [filled_in(each, tokenization) for each in value]
+    return {key: filled_in(each, tokenization) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def exhibit_names() -> list[str]:
+    return sorted(path.stem for path in (FOLDER / "exhibits").glob("*.toml"))
+
+
+def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
+    """A bundled exhibit by name, or one of your own by the path of its file; {tokenization} in it is filled in."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        check_known(name, exhibit_names(), "an exhibit, or a .toml file of one")
+        path = FOLDER / "exhibits" / f"{name}.toml"
+    table = filled_in(read_toml(path), tokenization)
+    try:
+        table["models"] = tuple(build(Shown, each, "models") for each in table.get("models", ()))
+        table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
+        lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
+        return build(Exhibit, {**table, **lists, "name": path.stem}, path.stem)
+    except (TypeError, AttributeError) as error:
+        raise BadInput(f"{path} is not an exhibit: {error}") from error

@@ -1,0 +1,48 @@
+"""Presets: how large the models, how many the initialisations and contexts, and which exhibits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from eosin.reproduction.exhibits import FOLDER, exhibit_names
+from eosin.settings import build, check_known, read_toml
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A size at which the paper is reproduced."""
+
+    name: str
+    about: str
+    exhibits: tuple[str, ...]
+    initialisations: int = 1
+    max_steps: int = 1500
+    """The paper's L."""
+    contexts: int = 0
+    """Of each distribution; 0 is all."""
+    tokenization: str = "bpe"
+    """Of the exhibits that are made for one only."""
+    baselines: tuple[str, ...] = ()
+    """Models of which greedy decoding must fail to end on some context, or the reproduction has failed."""
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is set otherwise than in the settings of the models."""
+    lstm: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The same for LSTMs only."""
+
+    def __post_init__(self) -> None:
+        for name in self.exhibits:
+            check_known(name, exhibit_names(), "an exhibit")
+        if self.initialisations < 1 or self.max_steps < 1 or self.contexts < 0:
+            raise ValueError("initialisations and max_steps must be at least 1, contexts at least 0")
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in (FOLDER / "presets").glob("*.toml"))
+
+
+def load_preset(name: str) -> Preset:
+    check_known(name, preset_names(), "a preset")
+    table = read_toml(FOLDER / "presets" / f"{name}.toml")
+    lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
+    return build(Preset, {**table, **lists, "name": name}, name)

@@ -1,0 +1,398 @@
+"""What exhibits show: our numbers beside the paper's, from the results alone.
+
+A number of ours is a mean and deviation across initialisations, as in the paper, or with one initialisation a ratio and
+its 95% interval. A star marks what differs from the paper's by more than both spreads: twice the paper's deviation and
+ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eosin.auditing.record import Record
+from eosin.auditing.termination import across_initialisations, lengths
+from eosin.causes import Cause
+from eosin.report.audits import percent, percent_interval, ratio_of
+from eosin.report.tables import Column, Table, Value, one_decimal, two_decimals, whole
+from eosin.reproduction.exhibits import Exhibit, Shown, at_temperature
+from eosin.reproduction.pieces import Corpus, Plan, Training
+from eosin.reproduction.results import Entry, Results
+
+ROUNDING = 0.005
+"""The paper's numbers have two decimals."""
+
+
+@dataclass(frozen=True)
+class View:
+    """An exhibit, and the results it is shown with."""
+
+    exhibit: Exhibit
+    plan: Plan
+    results: Results
+
+    def records(self, shown: Shown, contexts: str = "test", survival: bool = False) -> list[dict[str, Record]]:
+        """By decoder, for each initialisation that has been audited."""
+        how: dict[str, Any] = {"survival": True} if survival else {"floor": shown.floor}
+        audits = [self.plan.audit(run, (), contexts, **how) for run in self.plan.runs(shown.model)]
+        return [found for audit in audits if (found := self.results.records(audit))]
+
+    def of_decoder(self, shown: Shown, decoder: str, contexts: str = "test", survival: bool = False) -> list[Record]:
+        return [found[decoder] for found in self.records(shown, contexts, survival) if decoder in found]
+
+    def trainings(self, model: str) -> list[Entry]:
+        entries = [self.results.training(run) for run in self.plan.runs(model)]
+        return [entry for entry in entries if entry is not None]
+
+    def table(self, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str) -> Table:
+        said = " ".join([*notes, *self.unfinished()]).strip()
+        return Table(tuple(columns), tuple(rows), self.exhibit.title, said)
+
+    def unfinished(self) -> Iterator[str]:
+        """What is missing, or was looked at before its end."""
+        for model in self.exhibit.trained if not self.exhibit.sweep else ():
+            entries = self.trainings(model)
+            absent = len(self.plan.seeds) - len(entries)
+            if absent:
+                yield f"Not trained yet: {model}" + (f" ({absent} initialisations)." if absent > 1 else ".")
+            for entry in entries:
+                if not entry["finished"]:
+                    yield (
+                        f"Unfinished: {entry['run']}, looked at after {entry['epochs']} epochs, of which "
+                        f"{entry['best_epoch']} was the best."
+                    )
+
+
+# a number of ours beside one of the paper's
+
+OURS = ("ours", "spread low", "spread high", "initialisations", "differs")
+
+
+def ours(values: Sequence[float], interval: tuple[float, float] | None, paper: Sequence[float] | None) -> Value:
+    """Mean, the two ends of its spread, how many initialisations, and whether it differs from the paper's."""
+    if not values:
+        return None
+    mean, deviation = across_initialisations(list(values))
+    low, high = (mean - deviation, mean + deviation) if len(values) > 1 else interval or (mean, mean)
+    return mean, low, high, len(values), int(differs(mean, low, high, paper))
+
+
+def differs(mean: float, low: float, high: float, paper: Sequence[float] | None) -> bool:
+    if paper is None:
+        return False
+    theirs, deviation = paper
+    room = 2 * deviation + ROUNDING
+    return low > theirs + room or high < theirs - room
+
+
+def shown_ours(value: tuple[float, float, float, int, int]) -> str:
+    mean, low, high, initialisations, differing = value
+    star = " *" if differing else ""
+    if initialisations > 1:
+        return f"{mean:.2f} ± {high - mean:.2f}{star}"
+    return f"{mean:.2f} ({low:.2f} to {high:.2f}){star}" if high > low else f"{mean:.2f}{star}"
+
+
+def shown_paper(value: tuple[float, float]) -> str:
+    return f"{value[0]:.2f} ± {value[1]:g}"
+
+
+def our_column(heading: str) -> Column:
+    return Column(heading, shown_ours, tuple(f"{heading}: {part}" for part in OURS))
+
+
+def paper_column(heading: str) -> Column:
+    return Column(heading, shown_paper, (f"{heading}: mean", f"{heading}: deviation"))
+
+
+def ratio(records: Sequence[Record], paper: Sequence[float] | None = None) -> Value:
+    """r_L in percent."""
+    interval = percent_interval(ratio_of(records[0])) if len(records) == 1 else None
+    return ours([percent(ratio_of(record)) for record in records], interval, paper)
+
+
+def proved(records: Sequence[Record]) -> float | None:
+    """Share of the contexts that were proved infinite, in percent; the mean of several initialisations."""
+    shares = [100 * record.counts.causes[Cause.PROVED] / record.counts.contexts for record in records]
+    return sum(shares) / len(shares) if shares else None
+
+
+def number(pair: Any) -> tuple[float, float] | None:
+    return None if pair is None else (float(pair[0]), float(pair[1]))
+
+
+STAR = "* differs from the paper's by more than both spreads."
+
+
+def at_limit(view: View) -> str:
+    contexts = view.plan.preset.contexts
+    return f"L = {view.plan.preset.max_steps:,}; {f'the first {contexts:,}' if contexts else 'all'} contexts."
+
+
+def ratios(view: View) -> list[Table]:
+    """Decoders by models."""
+    exhibit = view.exhibit
+    columns = [Column("decoder", left=True)]
+    for shown in exhibit.models:
+        columns += [our_column(f"{shown.label} r_L (%)"), paper_column(f"{shown.label} paper")]
+        columns += [Column(f"{shown.label} proved (%)", two_decimals)]
+    rows: list[tuple[Value, ...]] = []
+    for decoder in exhibit.decoders:
+        cells: list[Value] = [decoder]
+        for shown in exhibit.models:
+            found, paper = view.of_decoder(shown, decoder), number(shown.paper.get(decoder))
+            cells += [ratio(found, paper), paper, proved(found)]
+        rows.append(tuple(cells))
+    return [view.table(columns, rows, at_limit(view), STAR)]
+
+
+def heads(view: View) -> list[Table]:
+    """Output heads: the ratio of greedy decoding and the perplexity."""
+    (decoder,) = view.exhibit.decoders
+    columns = (
+        Column("model", left=True),
+        Column("head", left=True),
+        our_column("r_L (%)"),
+        paper_column("paper r_L (%)"),
+        our_column("perplexity"),
+        paper_column("paper perplexity"),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for shown in view.exhibit.models:
+        papers = number(shown.paper.get("ratio")), number(shown.paper.get("perplexity"))
+        measured = ours(test_perplexities(view, shown), None, papers[1])
+        found = ratio(view.of_decoder(shown, decoder), papers[0])
+        rows.append((shown.label, shown.head, found, papers[0], measured, papers[1]))
+    return [view.table(columns, rows, at_limit(view), STAR)]
+
+
+def test_perplexities(view: View, shown: Shown) -> list[float]:
+    """Of each initialisation; that of a floor was measured by its audit."""
+    if not shown.floor:
+        return [entry["perplexity"]["test"] for entry in view.trainings(shown.model)]
+    audits = (view.plan.audit(run, (), floor=shown.floor) for run in view.plan.runs(shown.model))
+    entries = (view.results.entries.get(view.results.as_it_stands(audit).name) for audit in audits)
+    return [entry["perplexity"]["test"] for entry in entries if entry]
+
+
+def perplexities(view: View) -> list[Table]:
+    columns = (
+        Column("model", left=True),
+        Column("split", left=True),
+        our_column("perplexity"),
+        paper_column("paper"),
+        Column("best epoch", whole),
+        Column("precision", left=True),
+        Column("minutes", whole),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for shown in view.exhibit.models:
+        entries = view.trainings(shown.model)
+        for split in ("train", "test"):
+            paper = number(shown.paper.get(split))
+            measured = ours([entry["perplexity"][split] for entry in entries], None, paper)
+            rows.append((shown.label, split, measured, paper, *how_trained(entries)))
+    return [view.table(columns, rows, STAR)]
+
+
+def how_trained(entries: Sequence[Entry]) -> tuple[Value, Value, Value]:
+    """Mean best epoch, precision and mean minutes."""
+    if not entries:
+        return None, None, None
+    n = len(entries)
+    precisions = ", ".join(sorted({entry["precision"] for entry in entries}))
+    epochs, seconds = sum(e["best_epoch"] for e in entries) / n, sum(e["training_seconds"] for e in entries) / n
+    return epochs, precisions, seconds / 60
+
+
+COUNTED = {"train": "train", "valid": "valid", "test": "test", "vocabulary": "|V|", "average_length": "avg. len"}
+
+
+def statistics(view: View) -> list[Table]:
+    columns = (Column("type", left=True), *(Column(name, _count) for name in COUNTED.values()))
+    rows: list[tuple[Value, ...]] = []
+    for shown in view.exhibit.models:
+        entry = corpus_entry(view, shown.model)
+        found = entry["statistics"] if entry else {}
+        rows.append((shown.label, *(found.get(name) for name in COUNTED)))
+        rows.append((f"{shown.label}, the paper's", *(shown.paper.get(name) for name in COUNTED)))
+    return [view.table(columns, rows)]
+
+
+def _count(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else one_decimal(number)
+
+
+def corpus_entry(view: View, model: str) -> Entry | None:
+    return view.results.entry(Corpus(model, view.plan.changes(model)))
+
+
+def grid(view: View) -> list[Table]:
+    """Validation perplexities; the best of each model, and the paper's choice."""
+    names = list(view.exhibit.sweep)
+    columns = (
+        Column("model", left=True),
+        *(Column(name.split(".")[1], str) for name in names),
+        our_column("valid perplexity"),
+        Column("best epoch", whole),
+        Column("chosen by", left=True),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for shown in view.exhibit.models:
+        tried = [(values, grid_entries(view, shown.model, values)) for values in view.exhibit.combinations]
+        means = [mean_valid(entries) for _, entries in tried]
+        best = min((mean for mean in means if mean is not None), default=None)
+        for (values, entries), mean in zip(tried, means, strict=True):
+            by = ["us"] * (mean is not None and mean == best) + ["the paper"] * (values == shown.paper)
+            measured = ours([e["perplexity"]["valid"] for e in entries], None, None)
+            settings = (str(values[name]).lower() for name in names)
+            rows.append((shown.label, *settings, measured, how_trained(entries)[0], ", ".join(by)))
+    return [view.table(columns, rows)]
+
+
+def grid_entries(view: View, model: str, values: dict[str, Any]) -> list[Entry]:
+    wanted = [piece for piece in view.plan.pieces if isinstance(piece, Training) and piece.model == model]
+    names = [piece.run for piece in wanted if all(_set(piece, name) == value for name, value in values.items())]
+    return [entry for run in names if (entry := view.results.training(run))]
+
+
+def _set(piece: Training, name: str) -> Any:
+    section, key = name.split(".")
+    return piece.changes.get(section, {}).get(key)
+
+
+def mean_valid(entries: Sequence[Entry]) -> float | None:
+    return sum(entry["perplexity"]["valid"] for entry in entries) / len(entries) if entries else None
+
+
+def by_lengths(view: View) -> list[Table]:
+    """Quantiles of the lengths of what ended, and of the data."""
+    columns = (
+        Column("lengths of", left=True),
+        Column("r_L (%)", two_decimals),
+        Column("mean", one_decimal),
+        *(Column(name, whole) for name in ("5%", "25%", "50%", "75%", "95%")),
+    )
+    rows = [(label, left, *_summary(ended)) for label, left, ended in length_distributions(view)]
+    return [view.table(columns, rows, at_limit(view), "Quantiles are of what ended.")]
+
+
+def length_distributions(view: View) -> list[tuple[str, Value, dict[int, int]]]:
+    """Label, share that did not end in percent, and how many ended at each length; the data first."""
+    (decoder,) = view.exhibit.decoders
+    corpus = corpus_entry(view, view.exhibit.models[0].model)
+    data: list[tuple[str, Value, dict[int, int]]] = []
+    data += [("the data", 0.0, dict(map(tuple, corpus["lengths"]["test"])))] if corpus else []
+    found = [(shown.label, view.of_decoder(shown, decoder)) for shown in view.exhibit.models]
+    return data + [
+        (label, percent(ratio_of(records[0])), dict(records[0].counts.ended)) for label, records in found if records
+    ]
+
+
+def _summary(ended: dict[int, int]) -> tuple[Value, ...]:
+    found = lengths(ended)
+    return (None,) * 6 if found is None else (found.mean, *found.quantiles)
+
+
+def by_contexts(view: View) -> list[Table]:
+    columns = [Column("decoder", left=True), Column("contexts", left=True)]
+    columns += [our_column(f"{shown.label} r_L (%)") for shown in view.exhibit.models]
+    rows = [
+        (decoder, contexts, *(ratio(view.of_decoder(shown, decoder, contexts)) for shown in view.exhibit.models))
+        for decoder in view.exhibit.decoders
+        for contexts in view.exhibit.contexts
+    ]
+    return [view.table(columns, rows, at_limit(view))]
+
+
+def by_limits(view: View) -> list[Table]:
+    limits = [limit for limit in view.exhibit.limits if limit <= view.plan.preset.max_steps]
+    columns = [Column("model", left=True), Column("decoder", left=True)]
+    columns += [our_column(f"L = {limit}") for limit in limits]
+    rows = [
+        (shown.label, decoder, *(at_given_limit(view.of_decoder(shown, decoder), limit) for limit in limits))
+        for shown in view.exhibit.models
+        for decoder in view.exhibit.decoders
+    ]
+    return [view.table(columns, rows)]
+
+
+def at_given_limit(records: Sequence[Record], limit: int) -> Value:
+    found = [record.counts.ratio(limit) for record in records]
+    interval = percent_interval(found[0]) if len(found) == 1 else None
+    return ours([percent(each) for each in found], interval, None)
+
+
+def by_temperature(view: View) -> list[Table]:
+    exhibit = view.exhibit
+    columns = [Column("model", left=True), Column("decoder", left=True)]
+    columns += [our_column(f"T = {temperature:g}") for temperature in exhibit.temperatures]
+    rows = [
+        (
+            shown.label,
+            decoder,
+            *(ratio(view.of_decoder(shown, at_temperature(decoder, t))) for t in exhibit.temperatures),
+        )
+        for shown in exhibit.models
+        for decoder in exhibit.decoders
+    ]
+    return [view.table(columns, rows, at_limit(view))]
+
+
+def by_survival(view: View) -> list[Table]:
+    columns = [Column("model", left=True), Column("decoder", left=True)]
+    columns += [our_column("counted r_L (%)"), our_column("estimated r_L (%)")]
+    rows = [
+        (
+            shown.label,
+            decoder,
+            ratio(view.of_decoder(shown, decoder)),
+            ratio(view.of_decoder(shown, decoder, survival=True)),
+        )
+        for shown in view.exhibit.models
+        for decoder in view.exhibit.decoders
+    ]
+    return [view.table(columns, rows, at_limit(view))]
+
+
+WORDS = 40
+"""Of a completion that does not end, so many tokens are shown."""
+
+
+def continuations(view: View) -> list[Table]:
+    columns = (
+        Column("context", left=True),
+        Column("prefix", left=True),
+        Column("model", left=True),
+        Column("decoder", left=True),
+        Column("completion", left=True),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for pair in view.exhibit.pairs:
+        found = view.results.examples(view.plan.examples(pair, view.exhibit.shown))
+        found.sort(key=lambda each: each["context"])  # a baseline and its remedy side by side
+        rows += [
+            (str(each["context"]), each["prefix"], each["run"], each["decoder"], beginning(each)) for each in found
+        ]
+    return [view.table(columns, rows)]
+
+
+def beginning(example: Entry) -> str:
+    words = [step[0] for step in example["steps"]]
+    return "".join(words[:WORDS]).strip() + (" ..." if len(words) > WORDS else "")
+
+
+KINDS: dict[str, Callable[[View], list[Table]]] = {
+    "ratios": ratios,
+    "heads": heads,
+    "perplexities": perplexities,
+    "statistics": statistics,
+    "grid": grid,
+    "lengths": by_lengths,
+    "contexts": by_contexts,
+    "limits": by_limits,
+    "temperature": by_temperature,
+    "survival": by_survival,
+    "continuations": continuations,
+}

@@ -1,0 +1,214 @@
+"""eosin reproduce"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eosin.errors import BadInput
+from eosin.report.audits import percent, ratio_of
+from eosin.report.tables import as_text
+from eosin.reproduction.exhibits import exhibit_names, load_exhibit
+from eosin.reproduction.pieces import Audit, Plan
+from eosin.reproduction.presets import load_preset, preset_names
+from eosin.reproduction.rendering import OVERVIEW, PAGE, tables, views, write_figures, write_page, write_tables
+from eosin.reproduction.results import Entry, Results, locked
+
+if TYPE_CHECKING:
+    from eosin.reproduction.work import Workshop
+
+DESCRIPTION = """PRESET is quick (minutes), small (the paper's sizes, one initialisation: hours on a CPU) or paper
+(ten initialisations: days on a GPU). What is missing is trained and audited; what is finished is never done again, and
+the same command goes on after a kill. Tables, figures and a page (report.html) are in the folder --out.
+
+examples:
+  eosin reproduce quick
+  eosin reproduce small --dry-run
+  eosin reproduce small --only table-1-word table-3-word --runs ~/runs
+  eosin reproduce paper --seeds 3 --device cuda"""
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("preset", nargs="?", metavar="PRESET", help=f"{', '.join(preset_names())} (default: quick)")
+    verb.add_argument("--preset", dest="named", metavar="PRESET", help="the same, as an option")
+    verb.add_argument(
+        "--only",
+        nargs="+",
+        metavar="EXHIBIT",
+        help=f"these only: {', '.join(exhibit_names())}, or .toml files of your own",
+    )
+    verb.add_argument("--seeds", type=count, metavar="N", help="initialisations (default: the preset's)")
+    verb.add_argument("--out", type=Path, metavar="FOLDER", help="results (default: reproduction/PRESET)")
+    verb.add_argument("--runs", type=Path, metavar="FOLDER", help="trained runs and corpora (default: OUT/runs)")
+    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+    verb.add_argument("--precision", default="auto", help="of the products in training (see eosin train)")
+    verb.add_argument("--threads", type=count, metavar="N", help="CPU threads (default: as many as cores)")
+    verb.add_argument("--dry-run", action="store_true", help="only list the pieces, and about how long each takes")
+    verb.add_argument("--as-is", action="store_true", help="train nothing; audit unfinished runs too, marked as such")
+    verb.add_argument("--tables-only", action="store_true", help="do nothing but make tables of what is there")
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 1000, got {text!r}")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> None:
+    plan = planned(options)
+    folder = options.out or Path("reproduction") / plan.preset.name
+    results = Results(folder)
+    for piece in plan.pieces:
+        results.check(piece)
+    if options.dry_run:
+        print(listed(plan, results, options))
+        return
+    if not options.tables_only:
+        check_extras()
+        with locked(folder):
+            work(plan, results, options.runs or folder / "runs", options)
+            write_figures(plan, results)
+            write_page(plan, results)
+    elif not results.entries:
+        raise BadInput(f"there are no results in {folder}; make some without --tables-only, or name another (--out)")
+    write_tables(plan, results)
+    print(json.dumps(summary(plan, results)) if options.json else described(plan, results, options.tables_only))
+    if not options.tables_only:
+        check_baselines(plan, results)
+
+
+def planned(options: argparse.Namespace) -> Plan:
+    if options.preset and options.named and options.preset != options.named:
+        raise BadInput(f"there are two presets, {options.preset} and {options.named}; name one")
+    preset = load_preset(options.preset or options.named or "quick")
+    exhibits = tuple(load_exhibit(name, preset.tokenization) for name in options.only or preset.exhibits)
+    return Plan(preset, exhibits, tuple(range(options.seeds or preset.initialisations)))
+
+
+def check_extras() -> None:
+    """Before hours of training, not after them."""
+    for package in ("plotly", "matplotlib"):
+        if find_spec(package) is None:
+            raise BadInput(f"figures and the page need {package}: pip install 'eosin[report]'")
+
+
+def work(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> None:
+    """Do what is missing. torch is not needed to see that nothing is."""
+    missing = [piece for piece in plan.pieces if results.entry(results.as_it_stands(piece)) is None]
+    if not missing:
+        return
+    with workshop(results, runs, options) as shop:
+        for number, piece in enumerate(plan.pieces, 1):
+            piece = results.as_it_stands(piece)
+            if results.entry(piece) is None:
+                tell(f"[{number}/{len(plan.pieces)}] {piece.name}", options)
+                entry = shop.do(piece)
+                tell("    " + (outcome(entry) if entry else "left out: its run has no weights yet"), options)
+
+
+def tell(line: str, options: argparse.Namespace) -> None:
+    print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+
+def outcome(entry: Entry) -> str:
+    said = [duration(entry["seconds"])]
+    if "perplexity" in entry:
+        said.append(f"test perplexity {entry['perplexity']['test']:.2f}")
+    if not entry.get("finished", True):
+        said.append(f"unfinished, {entry['epochs']} epochs")
+    return ", ".join(said)
+
+
+def duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+@contextmanager
+def workshop(results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Workshop]:
+    """A signal during training is heard after the step, so that the run is saved; at other times it interrupts."""
+    from eosin.reproduction.work import Workshop
+    from eosin.training.loop import Stopped, using_threads
+
+    requested: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: requested.append(number))
+    try:
+        with using_threads(options.threads):
+            yield Workshop(
+                results=results,
+                runs=runs,
+                device=options.device,
+                precision=options.precision,
+                threads=options.threads,
+                stopping=lambda: bool(requested),
+                as_is=options.as_is,
+            )
+    except Stopped:
+        sys.stderr.write("eosin reproduce: stopped and saved; the same command goes on\n")
+        sys.exit(128 + requested[0])
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what is finished is in {results.folder}; the same command goes on") from None
+    except OSError as error:
+        raise BadInput(f"{error}; what is finished is in {results.folder}, and the same command goes on") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
+    """Every piece, and about how long what is missing will take."""
+    from eosin.reproduction.cost import Estimates
+
+    estimates = Estimates(plan)
+    costs = {piece.name: None if results.entry(piece) else estimates.seconds(piece) for piece in plan.pieces}
+    total = sum(filter(None, costs.values()))
+    if options.json:
+        return json.dumps({"pieces": costs, "seconds": total})
+    lines = [f"{'finished' if cost is None else duration(cost):>10}  {name}" for name, cost in costs.items()]
+    about = "estimated from the products that they take on this machine; good to a factor of two or three"
+    return "\n".join([*lines, f"{duration(total):>10}  in all, {about}"])
+
+
+def described(plan: Plan, results: Results, tables_only: bool) -> str:
+    parts = [as_text(table) for view in views(plan, results) for table in tables(view)]
+    made = [OVERVIEW, "tables/", *([] if tables_only else ["figures/", PAGE])]
+    return "\n\n".join([*parts, f"in {results.folder}: {', '.join(made)}"])
+
+
+def summary(plan: Plan, results: Results) -> dict[str, Any]:
+    """For machines."""
+    return {
+        "folder": str(results.folder),
+        "tables": {
+            view.exhibit.name: [
+                {"title": table.title, "columns": table.flat_headings, "rows": table.flat_rows}
+                for table in tables(view)
+            ]
+            for view in views(plan, results)
+        },
+    }
+
+
+def check_baselines(plan: Plan, results: Results) -> None:
+    """A reproduction in which every baseline ends has reproduced nothing."""
+    audited = {piece.run for piece in plan.pieces if isinstance(piece, Audit) and "greedy" in piece.decoders}
+    for model in plan.preset.baselines:
+        found = [results.records(plan.audit(run, ())) for run in plan.runs(model) if run in audited]
+        ratios = [percent(ratio_of(records["greedy"])) for records in found if "greedy" in records]
+        if ratios and not any(ratios):
+            sys.stderr.write(
+                f"eosin reproduce: greedy decoding of {model} ended on every context, which is not what the paper "
+                "found: this reproduction has failed\n"
+            )
+            sys.exit(1)
