@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from eosin.auditing.record import Record
-from eosin.report.audits import label, percent, percent_interval, ratio_of, told_apart
+from eosin.report.audits import facts, percent, percent_interval, ratio_of, told_apart
 
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 MOST_STEPS = 200
 """Points of a curve: a page stays small however long an audit was."""
 
@@ -26,55 +27,68 @@ def as_html(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def named(records: Sequence[Record]) -> list[tuple[str, Record]]:
+def by_subject(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of each model, context set and limit, by what tells these apart."""
     names = told_apart([record.signature for record in records])
-    return [(as_html(label(record, names)), record) for record in records]
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        known = facts(record.signature)
+        groups.setdefault(", ".join(str(known.get(name, "-")) for name in names), []).append(record)
+    return groups
 
 
 def ratio_chart(records: Sequence[Record]) -> Chart:
     """The non-termination ratios with their intervals, in percent."""
-    found = named(records)
-    ratios = [ratio_of(record) for _, record in found]
-    values = [percent(ratio) for ratio in ratios]
-    intervals = [percent_interval(ratio) for ratio in ratios]
-    trace = {
+    decoders = dict.fromkeys(record.signature["decoder"] for record in records)
+    layout = {
+        "height": 160 + 24 * len(decoders),
+        "xaxis": {"title": {"text": "r_L (%)"}, "rangemode": "tozero"},
+        "yaxis": {"autorange": "reversed", "type": "category"},
+    }
+    traces = [ratio_trace(name, group) for name, group in by_subject(records).items()]
+    return Chart("How often decoding does not end", traces, layout, "Bars are 95% intervals.")
+
+
+def ratio_trace(name: str, records: Sequence[Record]) -> dict[str, Any]:
+    ratios = [ratio_of(record) for record in records]
+    values, intervals = [percent(ratio) for ratio in ratios], [percent_interval(ratio) for ratio in ratios]
+    return {
         "type": "scatter",
         "mode": "markers",
+        "name": as_html(name) or "r_L",
         "x": values,
-        "y": [name for name, _ in found],
+        "y": [as_html(record.signature["decoder"]) for record in records],
         "error_x": {
             "type": "data",
             "symmetric": False,
             "array": [high - value for value, (_, high) in zip(values, intervals, strict=True)],
             "arrayminus": [value - low for value, (low, _) in zip(values, intervals, strict=True)],
         },
-        "hovertemplate": "%{y}: %{x:.2f}%<extra></extra>",
+        "hovertemplate": "%{y}: %{x:.2f}%",
     }
-    layout = {
-        "height": 140 + 22 * len(found),
-        "xaxis": {"title": {"text": "r_L (%)"}, "rangemode": "tozero"},
-        "yaxis": {"autorange": "reversed", "type": "category"},
-    }
-    return Chart("How often decoding does not end", [trace], layout, "Bars are 95% intervals.")
 
 
-def survival_chart(records: Sequence[Record]) -> Chart:
-    """The share that has not ended after each step, on logarithmic axes."""
-    traces = [curve(name, record) for name, record in named(records)]
+def survival_charts(records: Sequence[Record]) -> list[Chart]:
+    """The share that has not ended after each step, on logarithmic axes: a chart for each model."""
     layout = {
+        "height": 420,
         "xaxis": {"type": "log", "title": {"text": "step"}},
         "yaxis": {"type": "log", "title": {"text": "share that has not ended (%)"}},
     }
-    return Chart("Survival", traces, layout, "A curve that becomes flat is a decoding that does not end.")
+    note = "A curve that becomes flat is a decoding that does not end."
+    return [
+        Chart(f"Survival {name}".strip(), [curve(record) for record in group], layout, note)
+        for name, group in by_subject(records).items()
+    ]
 
 
-def curve(name: str, record: Record) -> dict[str, Any]:
-    limit = record.signature["max_steps"]
+def curve(record: Record) -> dict[str, Any]:
+    name, limit = as_html(record.signature["decoder"]), record.signature["max_steps"]
     steps = thinned(sorted({1, limit, *(step for step in record.counts.steps if step <= limit)}))
-    shares = [percent(record.counts.ratio(step)) for step in steps if record.counts.knows(step)]
     known = [step for step in steps if record.counts.knows(step)]
     # a logarithm has no place for zero
-    return {"type": "scatter", "mode": "lines", "name": name, "x": known, "y": [share or None for share in shares]}
+    shares = [percent(record.counts.ratio(step)) or None for step in known]
+    return {"type": "scatter", "mode": "lines", "name": name, "x": known, "y": shares}
 
 
 def thinned(steps: Sequence[int]) -> list[int]:
@@ -100,21 +114,22 @@ def length_chart(distributions: Sequence[tuple[str, float, Mapping[int, int]]]) 
 
 
 def price_chart(points: Sequence[tuple[str, str, float, float]]) -> Chart:
-    """What a remedy costs. Label, head, perplexity, ratio in percent."""
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "marker": {"size": 10},
-            "name": as_html(f"{name}, {head}"),
-            "x": [perplexity],
-            "y": [ratio],
-            "hovertemplate": as_html(f"{name}, {head}") + "<br>perplexity %{x:.2f}, r_L %{y:.2f}%<extra></extra>",
-        }
-        for name, head, perplexity, ratio in points
-    ]
+    """What a remedy does and costs. Label, head, perplexity, ratio in percent."""
+    traces: list[dict[str, Any]] = []
+    for number, label in enumerate(dict.fromkeys(name for name, *_ in points)):
+        own = [point for point in points if point[0] == label]
+        heads, colour = [as_html(head) for _, head, _, _ in own], COLOURS[number % len(COLOURS)]
+        ratios: dict[str, Any] = {"type": "bar", "name": f"{as_html(label)}: r_L", "marker": {"color": colour}}
+        traces.append({**ratios, "x": heads, "y": [ratio for *_, ratio in own]})
+        perplexities = {"type": "scatter", "mode": "markers", "yaxis": "y2", "name": f"{as_html(label)}: perplexity"}
+        marker = {"size": 11, "symbol": "diamond-open", "color": colour}
+        traces.append({**perplexities, "marker": marker, "x": heads, "y": [measured for _, _, measured, _ in own]})
     layout = {
-        "xaxis": {"title": {"text": "test perplexity"}},
+        "height": 420,
+        "barmode": "group",
+        "xaxis": {"type": "category"},
         "yaxis": {"title": {"text": "greedy r_L (%)"}, "rangemode": "tozero"},
+        "yaxis2": {"title": {"text": "test perplexity"}, "overlaying": "y", "side": "right", "showgrid": False},
+        "legend": {"orientation": "h", "y": 1.12},
     }
-    return Chart("What a remedy costs", traces, layout)
+    return Chart("What a remedy does, and what it costs", traces, layout)

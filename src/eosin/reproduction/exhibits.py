@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ class Shown:
     """Its name in `experiments/`."""
     label: str
     """What the exhibit calls it."""
+    paper: dict[str, Any]
+    """The paper's numbers: mean and deviation."""
     head: str = ""
     """Its output head in words, where the exhibit compares heads."""
     floor: float = 0.0
     """Epsilon of a termination floor under it; 0 is none."""
-    paper: dict[str, Any] = field(default_factory=dict)
-    """The paper's numbers: mean and deviation."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Exhibit:
     name: str
     kind: str
     title: str
+    sweep: dict[str, list[Any]]
+    """Settings, as `section.key`, and the values that are tried of each."""
     decoders: tuple[str, ...] = ()
     contexts: tuple[str, ...] = ("test",)
     limits: tuple[int, ...] = ()
@@ -61,7 +63,6 @@ class Exhibit:
     """How many contexts a pair is shown on."""
     models: tuple[Shown, ...] = ()
     pairs: tuple[Pair, ...] = ()
-    sweep: dict[str, list[Any]] = field(default_factory=dict)
 
     def at_temperatures(self, decoder: str) -> list[str]:
         return [at_temperature(decoder, temperature) for temperature in self.temperatures] or [decoder]
@@ -112,9 +113,9 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
         path = FOLDER / "exhibits" / f"{name}.toml"
     table = filled_in(read_toml(path), tokenization)
     try:
-        table["models"] = tuple(build(Shown, each, "models") for each in table.get("models", ()))
+        table["models"] = tuple(build(Shown, {"paper": {}, **each}, "models") for each in table.get("models", ()))
         table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
         lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
-        return build(Exhibit, {**table, **lists, "name": path.stem}, path.stem)
+        return build(Exhibit, {"sweep": {}, **table, **lists, "name": path.stem}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

@@ -17,6 +17,8 @@ from typing import Any, ClassVar, TypeVar
 from eosin.reproduction.exhibits import Exhibit, Pair
 from eosin.reproduction.presets import Preset
 
+TRACED = 300
+"""Steps of an example that are traced at most."""
 Changes = dict[str, dict[str, Any]]
 
 
@@ -101,6 +103,7 @@ class Examples(Piece):
     remedy_decoder: str
     records: str
     """The file that says on which contexts the baseline does not end."""
+    max_steps: int
     shown: int
 
     @property
@@ -124,9 +127,15 @@ class Plan:
     @property
     def pieces(self) -> list[Piece]:
         """Each once: corpora, then run by run its training and audits, then examples."""
-        trainings, audits = unique(self._trainings()), gathered(self._audits())
-        worked = [piece for run in trainings for piece in [run, *(audit for audit in audits if audit.run == run.run)]]
+        audits = gathered(self._audits())
+        worked = [
+            piece for run in self.trainings for piece in [run, *(audit for audit in audits if audit.run == run.run)]
+        ]
         return [*unique(self._corpora()), *worked, *unique(self._examples())]
+
+    @property
+    def trainings(self) -> list[Training]:
+        return unique(self._trainings())
 
     def changes(self, model: str) -> Changes:
         """What the preset sets otherwise for a model."""
@@ -172,13 +181,14 @@ class Plan:
     def examples(self, pair: Pair, shown: int) -> Examples:
         """Of the first initialisation."""
         run, remedy = self.runs(pair.model)[0], self.runs(pair.remedy_model)[0]
-        return Examples(
-            run, pair.decoder, remedy, pair.remedy_decoder, str(self.audit(run, [pair.decoder]).file), shown
-        )
+        records, steps = str(self.audit(run, [pair.decoder]).file), min(TRACED, self.preset.max_steps)
+        return Examples(run, pair.decoder, remedy, pair.remedy_decoder, records, steps, shown)
 
 
 def run_name(model: str, seed: int) -> str:
-    return model if seed == 0 else f"{model}-seed-{seed}"
+    """The name of a model's run; a model of your own is the path of a file."""
+    stem = model.rpartition("/")[2].removesuffix(".toml")
+    return stem if seed == 0 else f"{stem}-seed-{seed}"
 
 
 def swept(run: str, tried: dict[str, Any]) -> str:

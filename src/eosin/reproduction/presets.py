@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from eosin.reproduction.exhibits import FOLDER, exhibit_names
@@ -16,6 +17,10 @@ class Preset:
     name: str
     about: str
     exhibits: tuple[str, ...]
+    changes: dict[str, dict[str, Any]]
+    """What is set otherwise than in the settings of the models."""
+    lstm: dict[str, dict[str, Any]]
+    """The same for LSTMs only."""
     initialisations: int = 1
     max_steps: int = 1500
     """The paper's L."""
@@ -25,14 +30,11 @@ class Preset:
     """Of the exhibits that are made for one only."""
     baselines: tuple[str, ...] = ()
     """Models of which greedy decoding must fail to end on some context, or the reproduction has failed."""
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What is set otherwise than in the settings of the models."""
-    lstm: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The same for LSTMs only."""
 
     def __post_init__(self) -> None:
         for name in self.exhibits:
-            check_known(name, exhibit_names(), "an exhibit")
+            if not name.endswith(".toml"):
+                check_known(name, exhibit_names(), "an exhibit, or a .toml file of one")
         if self.initialisations < 1 or self.max_steps < 1 or self.contexts < 0:
             raise ValueError("initialisations and max_steps must be at least 1, contexts at least 0")
 
@@ -42,7 +44,11 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Preset:
-    check_known(name, preset_names(), "a preset")
-    table = read_toml(FOLDER / "presets" / f"{name}.toml")
+    """A bundled preset by name, or one of your own by the path of its file."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        check_known(name, preset_names(), "a preset, or a .toml file of one")
+        path = FOLDER / "presets" / f"{name}.toml"
+    table = read_toml(path)
     lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
-    return build(Preset, {**table, **lists, "name": name}, name)
+    return build(Preset, {"changes": {}, "lstm": {}, **table, **lists, "name": path.stem}, path.stem)

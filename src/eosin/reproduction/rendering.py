@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from eosin.auditing.record import Record
-from eosin.errors import BadInput
 from eosin.files import write_text
-from eosin.report.audits import loops, percent, ratio_of
-from eosin.report.charts import Chart, length_chart, price_chart, ratio_chart, survival_chart
+from eosin.report.audits import loops
+from eosin.report.charts import Chart, length_chart, price_chart, ratio_chart, survival_charts
 from eosin.report.page import Page, Said
 from eosin.report.tables import RENDERINGS, Column, Table, as_markdown, one_decimal, whole
-from eosin.reproduction.exhibits import Shown
+from eosin.report.verdict import verdict as report_verdict
 from eosin.reproduction.figures import draw, price
 from eosin.reproduction.pieces import Plan
 from eosin.reproduction.results import Entry, Results
@@ -97,13 +96,11 @@ def page(plan: Plan, results: Results) -> Page:
     """The verdict first, then what it rests on."""
     shown = views(plan, results)
     records = baseline_records(shown)
-    if not records:
-        raise BadInput(f"there is nothing to show in {results.folder} yet: no baseline has been audited")
     every = [table for view in shown for table in tables(view)]
     if any(record.counts.loops for record in records):
         every.append(loops(records))
     return Page(
-        title=f"Does it stop? Reproduction {plan.preset.name}",
+        title=f"Does it stop? The paper reproduced: {plan.preset.name}",
         verdict=list(verdict(shown, records)),
         charts=list(charts(shown, records)),
         tables=every,
@@ -113,10 +110,11 @@ def page(plan: Plan, results: Results) -> Page:
 
 
 def baseline_records(shown: Sequence[View]) -> list[Record]:
-    """Of the first initialisation of each model whose decoders are compared."""
+    """Of the first initialisation of each model whose decoders are compared; without these, of all models."""
+    compared = [view for view in shown if view.exhibit.kind == "ratios"] or shown
     found = {}
-    for view in shown:
-        for model in view.exhibit.models if view.exhibit.kind == "ratios" else ():
+    for view in compared:
+        for model in view.exhibit.models:
             for by_decoder in view.records(model)[:1]:
                 found.update({record.question: record for record in by_decoder.values()})
     return list(found.values())
@@ -124,8 +122,9 @@ def baseline_records(shown: Sequence[View]) -> list[Record]:
 
 def charts(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Chart]:
     plain = [record for record in records if "temperature" not in record.signature["decoder"]]
-    yield ratio_chart(plain)
-    yield survival_chart(plain)
+    if plain:
+        yield ratio_chart(plain)
+        yield from survival_charts(plain)
     for view in shown:
         if view.exhibit.kind == "lengths":
             yield length_chart([(label, float(str(left)), ended) for label, left, ended in length_distributions(view)])
@@ -146,24 +145,7 @@ def examples(shown: Sequence[View]) -> Iterator[Entry]:
 
 def verdict(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Said]:
     """Does it stop, how often not, what fixes it, at what price."""
-    worst = max(records, key=lambda record: ratio_of(record).value)
-    left = [record for record in records if ratio_of(record).value > 0]
-    if not left:
-        yield Said("It stops: no decoder left a context without an end.", "good")
-        return
-    limit, proved = worst.signature["max_steps"], worst.counts.causes["proved infinite"]
-    yield Said(
-        f"It does not always stop: {worst.signature['run']} with {worst.signature['decoder']} has not ended on "
-        f"{percent(ratio_of(worst)):.2f}% of {worst.counts.contexts:,} contexts after {limit:,} tokens"
-        + (
-            f", and on {100 * proved / worst.counts.contexts:.2f}% it is proved that it never would." if proved else "."
-        ),
-        "bad",
-    )
-    ending = [r for r in records if r.signature["decoder"].startswith("consistent-") and not ratio_of(r).value]
-    if ending:
-        names = ", ".join(dict.fromkeys(record.signature["decoder"] for record in ending))
-        yield Said(f"Samplers that keep eos ended on every context: {names}.", "good")
+    yield from report_verdict(records)
     for view in shown:
         if view.exhibit.kind == "heads":
             yield from prices(view)
@@ -176,14 +158,15 @@ def prices(view: View) -> Iterator[Said]:
         for shown in view.exhibit.models
         if shown.head == "softmax" and (found := test_perplexities(view, shown))
     }
-    for shown, measured, share in price(view):
-        if share == 0 and shown.head != "softmax" and shown.label in usual:
-            yield Said(f"{_named(shown)}: greedy decoding always ends, {_cost(measured, usual[shown.label])}.", "good")
-
-
-def _named(shown: Shown) -> str:
-    return f"{shown.label}, {shown.head}"
-
-
-def _cost(perplexity: float, before: float) -> str:
-    return f"at a perplexity of {perplexity:.1f} instead of {before:.1f}"
+    for label, before in usual.items():
+        fixes = [
+            f"{shown.head} ({measured:.1f})"
+            for shown, measured, share in price(view)
+            if shown.label == label and shown.head != "softmax" and not share
+        ]
+        if fixes:
+            yield Said(
+                f"{label}: greedy decoding ended on every context with {', '.join(fixes)}. In brackets the test "
+                f"perplexity; that of softmax is {before:.1f}.",
+                "good",
+            )

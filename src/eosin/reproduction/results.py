@@ -106,8 +106,12 @@ def read_entry(line: str, number: int, path: Path) -> Entry:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """One reproduction at a time in a folder; the lock goes with the process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / LOCK).open("w")
+    except OSError as error:
+        raise BadInput(f"cannot write in {folder}: {error.strerror}; name another folder (--out)") from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -51,17 +51,14 @@ class View:
 
     def unfinished(self) -> Iterator[str]:
         """What is missing, or was looked at before its end."""
-        for model in self.exhibit.trained if not self.exhibit.sweep else ():
-            entries = self.trainings(model)
-            absent = len(self.plan.seeds) - len(entries)
-            if absent:
-                yield f"Not trained yet: {model}" + (f" ({absent} initialisations)." if absent > 1 else ".")
-            for entry in entries:
-                if not entry["finished"]:
-                    yield (
-                        f"Unfinished: {entry['run']}, looked at after {entry['epochs']} epochs, of which "
-                        f"{entry['best_epoch']} was the best."
-                    )
+        wanted = [piece.run for piece in self.plan.trainings if piece.model in self.exhibit.trained]
+        found = {run: self.results.training(run) for run in wanted}
+        absent = [run for run, entry in found.items() if entry is None]
+        if absent:
+            yield f"Not trained yet: {', '.join(absent)}."
+        for entry in filter(None, found.values()):
+            if not entry["finished"]:
+                yield f"Unfinished: {entry['run']}, after {entry['epochs']} epochs (the best is {entry['best_epoch']})."
 
 
 # a number of ours beside one of the paper's

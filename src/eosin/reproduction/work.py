@@ -21,7 +21,7 @@ from eosin.auditing.record import pooled, read_records
 from eosin.auditing.run import audit
 from eosin.decoding.decode import device_of
 from eosin.decoding.floor import Floor
-from eosin.decoding.trace import trace
+from eosin.decoding.trace import Trace, trace
 from eosin.files import write_text
 from eosin.interfaces import LanguageModel
 from eosin.models.checkpoint import WEIGHTS, load
@@ -38,9 +38,6 @@ from eosin.training.config import Config, merged, read_settings
 from eosin.training.events import LOG, Listener
 from eosin.training.loop import chosen_device, train
 from eosin.training.run import RESUME, corpus_of, origin
-
-TRACED = 300
-"""Steps of an example that are traced at most."""
 
 
 @dataclass
@@ -98,8 +95,11 @@ def processor() -> str:
 
 def configured(model: str, changes: dict[str, dict[str, Any]], seed: int = 0) -> Config:
     """The settings of a model with the changes of a preset or a sweep."""
-    check_known(model, sorted(path.stem for path in FOLDER.glob("*.toml")), "a model of experiments/")
-    table = merged(read_settings(FOLDER / f"{model}.toml"), changes)
+    path = Path(model)
+    if path.suffix != ".toml":
+        check_known(model, sorted(path.stem for path in FOLDER.glob("*.toml")), "a model, or a .toml file of one")
+        path = FOLDER / f"{model}.toml"
+    table = merged(read_settings(path), changes)
     return Config.of(merged(table, {"training": {"seed": seed}}))
 
 
@@ -216,21 +216,21 @@ def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
     for run, decoder in ((piece.run, piece.decoder), (piece.remedy_run, piece.remedy_decoder)):
         model, tokenizer = shop.model(run), Tokenizer.load(shop.folder(run))
         for context in chosen:
-            lines.append({"run": run, **traced(model, tokenizer, prefixes[context].tolist(), decoder, context)})
+            found = trace(model, prefixes[context], decoder, max_steps=piece.max_steps, index=context)
+            lines.append({"run": run, **in_words(found, tokenizer)})
     path = shop.results.folder / piece.file
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     return {"contexts": chosen}
 
 
-def traced(model: LanguageModel, tokenizer: Tokenizer, prefix: list[int], decoder: str, context: int) -> Entry:
-    """A completion with what became of eos at each step, in words."""
-    found = trace(model, prefix, decoder, max_steps=TRACED, index=context)
+def in_words(found: Trace, tokenizer: Tokenizer) -> Entry:
+    """A completion with what became of eos at each step."""
     tail = repeating_tail(np.array(found.tokens))
     return {
-        "decoder": decoder,
-        "context": context,
-        "prefix": tokenizer.decode(prefix),
+        "decoder": found.decoder,
+        "context": found.index,
+        "prefix": tokenizer.decode(found.prefix),
         "cause": str(found.cause),
         "steps": [
             [text, step.prob, step.eos_prob, step.eos_rank, step.kept, step.removed_by]

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 from eosin.auditing.certificates import beside
+from eosin.auditing.loops import repeating_tail
 from eosin.auditing.record import Record, lines_of, read_records
 from eosin.auditing.run import Audit, audit
 from eosin.decoding.spec import parse_decoder
@@ -213,6 +214,7 @@ def of_shard(line: str, path: Path, shards: set[tuple[str, int]]) -> bool:
 
 def shown(completion: Completion, decoder: Decoder, tokenizer: Tokenizer) -> dict[str, Any]:
     tokens = completion.tokens.tolist()
+    tail = None if completion.cause.ends else repeating_tail(completion.tokens.numpy())
     return {
         "decoder": str(decoder),
         "context": completion.index,
@@ -220,6 +222,7 @@ def shown(completion: Completion, decoder: Decoder, tokenizer: Tokenizer) -> dic
         "steps": completion.steps,
         "log_prob": completion.log_prob,
         "cycle": None if completion.proof is None else completion.proof.cycle,
+        "loop": None if tail is None else {**vars(tail), "before": tokenizer.decode(tokens[: tail.onset - 1])},
         "text": tokenizer.decode(tokens),
         "tokens": tokens,
     }

@@ -12,6 +12,7 @@ from eosin.errors import BadInput
 from eosin.report.audits import at_limits, by_decoder, histogram, loops, quantiles, survival
 from eosin.report.comparison import paired
 from eosin.report.initialisations import across_models, several
+from eosin.report.overview import page_of
 from eosin.report.reading import Filed, load_records
 from eosin.report.tables import RENDERINGS, Table
 
@@ -25,6 +26,7 @@ examples:
   eosin report runs/lstm --at 100,500,1500
   eosin report runs/lstm --compare nucleus:0.2 consistent-nucleus:0.2
   eosin report runs/lstm runs/tanh --compare lstm:greedy tanh:greedy
+  eosin report runs/lstm --html report.html --completions completions.jsonl
   eosin report --contexts-for 0.01 --half-width 0.005"""
 
 
@@ -48,6 +50,18 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--half-width", type=share, metavar="SHARE", help="... and to know it up to this (--contexts-for)"
     )
+    verb.add_argument("--html", type=Path, metavar="FILE", help="a page with all of it, to open in a browser")
+    verb.add_argument(
+        "--completions",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="files of eosin audit --completions: a sample of them is shown on the page (--html)",
+    )
+    verb.add_argument(
+        "--traces", nargs="+", type=Path, default=[], metavar="FILE", help="files of eosin trace --json, for the page"
+    )
     verb.add_argument("--format", choices=list(RENDERINGS), default="text", help="of the tables (default: text)")
     verb.add_argument("--out", type=Path, metavar="FILE", help="write there instead of printing")
 
@@ -70,6 +84,11 @@ def share(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.html is not None:
+        print(page_written(options))
+        return
+    if options.completions or options.traces:
+        raise BadInput("--completions and --traces are shown on a page; say --html FILE")
     if options.contexts_for is not None or options.half_width is not None:
         said, files = needed(options), set()
     else:
@@ -114,6 +133,16 @@ def rendered(tables: list[Table], options: argparse.Namespace) -> str:
 
 def for_machines(table: Table) -> dict[str, Any]:
     return {"title": table.title, "note": table.note, "columns": table.flat_headings, "rows": table.flat_rows}
+
+
+def page_written(options: argparse.Namespace) -> str:
+    found = load_records(options.records)
+    files = {path.resolve() for each in found for path in each.files}
+    if options.html.resolve() in files | {path.resolve() for path in [*options.completions, *options.traces]}:
+        raise BadInput(f"--html {options.html} is a file that the page is made of; name another")
+    made = page_of([each.record for each in found], options.completions, options.traces)
+    written(options.html, made.html())
+    return json.dumps({"page": str(options.html)}) if options.json else f"{options.html}: open it in a browser"
 
 
 def needed(options: argparse.Namespace) -> str:

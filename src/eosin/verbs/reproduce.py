@@ -36,7 +36,9 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("preset", nargs="?", metavar="PRESET", help=f"{', '.join(preset_names())} (default: quick)")
+    verb.add_argument(
+        "preset", nargs="?", metavar="PRESET", help=f"{', '.join(preset_names())}, or a .toml file (default: quick)"
+    )
     verb.add_argument("--preset", dest="named", metavar="PRESET", help="the same, as an option")
     verb.add_argument(
         "--only",
@@ -71,17 +73,27 @@ def run(options: argparse.Namespace) -> None:
         print(listed(plan, results, options))
         return
     if not options.tables_only:
-        check_extras()
-        with locked(folder):
-            work(plan, results, options.runs or folder / "runs", options)
-            write_figures(plan, results)
-            write_page(plan, results)
+        make(plan, results, options)
     elif not results.entries:
         raise BadInput(f"there are no results in {folder}; make some without --tables-only, or name another (--out)")
     write_tables(plan, results)
     print(json.dumps(summary(plan, results)) if options.json else described(plan, results, options.tables_only))
     if not options.tables_only:
         check_baselines(plan, results)
+
+
+def make(plan: Plan, results: Results, options: argparse.Namespace) -> None:
+    """Do what is missing, and show it. torch is not needed to see that nothing is."""
+    folder = results.folder
+    missing = any(results.entry(results.as_it_stands(piece)) is None for piece in plan.pieces)
+    if not missing and (folder / PAGE).is_file():
+        return
+    check_extras()
+    with locked(folder):
+        if missing:
+            work(plan, results, options.runs or folder / "runs", options)
+        write_figures(plan, results)
+        write_page(plan, results)
 
 
 def planned(options: argparse.Namespace) -> Plan:
@@ -100,10 +112,6 @@ def check_extras() -> None:
 
 
 def work(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> None:
-    """Do what is missing. torch is not needed to see that nothing is."""
-    missing = [piece for piece in plan.pieces if results.entry(results.as_it_stands(piece)) is None]
-    if not missing:
-        return
     with workshop(results, runs, options) as shop:
         for number, piece in enumerate(plan.pieces, 1):
             piece = results.as_it_stands(piece)

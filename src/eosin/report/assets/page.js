@@ -25,7 +25,8 @@ function themed(layout) {
   }
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--ink"), size: 12 },
-    margin: { l: 50, r: 20, t: 10, b: 45 }, legend: { orientation: "h", y: -0.25 }, ...layout, ...axes,
+    margin: { l: 50, r: 20, t: 10, b: 45 }, legend: innerWidth < 640 ? { orientation: "h", y: -0.25 } : {},
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft") }, ...layout, ...axes,
   };
 }
 

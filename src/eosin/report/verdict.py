@@ -1,0 +1,43 @@
+"""The first lines of a report: does it stop, how often not, what fixes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from eosin.auditing.record import Record
+from eosin.causes import Cause
+from eosin.report.audits import facts, percent, percent_interval, ratio_of
+from eosin.report.page import Said
+
+KEEPS_EOS = "consistent-"
+
+
+def verdict(records: Sequence[Record]) -> Iterator[Said]:
+    if not records:
+        yield Said("Nothing has been audited yet.")
+        return
+    worst = max(records, key=lambda record: ratio_of(record).value)
+    if not ratio_of(worst).value:
+        most = max(percent_interval(ratio_of(record))[1] for record in records)
+        yield Said(f"It stopped on every context; the true ratios may be up to {most:.2f}% (95% intervals).", "good")
+        return
+    yield Said(f"It does not always stop: {worst_in_words(worst)}.", "bad")
+    names = dict.fromkeys(r.signature["decoder"] for r in records if r.signature["decoder"].startswith(KEEPS_EOS))
+    ended = [name for name in names if not any(_left(record, name) for record in records)]
+    if ended:
+        yield Said(f"Samplers that keep eos ended on every context: {', '.join(ended)}.", "good")
+
+
+def _left(record: Record, decoder: str) -> bool:
+    return record.signature["decoder"] == decoder and ratio_of(record).value > 0
+
+
+def worst_in_words(record: Record) -> str:
+    counts, signature = record.counts, record.signature
+    model, proved = facts(signature).get("model", "the model"), counts.causes[Cause.PROVED]
+    said = (
+        f"{model} with {signature['decoder']} has not ended on {percent(ratio_of(record)):.2f}% of "
+        f"{counts.contexts:,} contexts after {signature['max_steps']:,} tokens"
+    )
+    share = 100 * proved / counts.contexts
+    return said + (f", and on {share:.2f}% it is proved that it never would" if proved else "")
