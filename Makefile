@@ -5,17 +5,22 @@ BIN = .venv/bin
 READY = .venv/ready
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench browser clean
 
 demo: $(READY)
 	$(BIN)/python examples/which_decoders_end.py
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
 # models are trained first, and every model meets every decoder: some minutes
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m slow
+
+# the report is looked at in a real browser, where there is one or where it can be installed
+browser:
+	@command -v chromedriver >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; } >/dev/null 2>&1 || true
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

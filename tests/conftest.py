@@ -1,6 +1,7 @@
 """Shapes written in the types are checked on every call while the tests run."""
 
 import os
+import shutil
 
 import pytest
 import torch
@@ -19,6 +20,14 @@ settings.register_profile("laws", deadline=None, max_examples=60, suppress_healt
 settings.load_profile("laws")
 
 from members import MODELS, Specimen  # noqa: E402 (the hook has to be there first)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What a run could not check is said where it is seen: in the last lines."""
+    if not shutil.which("chromedriver"):
+        terminalreporter.write_line(
+            "the browser checks of the report did NOT run: install the packages chromium and chromium-driver"
+        )
 
 
 @pytest.fixture(params=MODELS, ids=str)

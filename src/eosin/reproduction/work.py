@@ -205,10 +205,10 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
 
 def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
     folder = shop.folder(piece.run)
-    found = shop.results.folder / piece.records.replace(piece.run.partition("@")[0], piece.run)
-    if not found.is_file() or not (shop.folder(piece.remedy_run) / WEIGHTS).is_file():
+    records = shop.results.folder / piece.records.replace(piece.run.partition("@")[0], piece.run)
+    if not records.is_file() or not (shop.folder(piece.remedy_run) / WEIGHTS).is_file():
         return None
-    by_decoder = {record.signature["decoder"]: record for record in pooled(read_records(found))}
+    by_decoder = {record.signature["decoder"]: record for record in pooled(read_records(records))}
     unended = by_decoder[piece.decoder].counts.unended
     chosen = [context for context, left in sorted(unended.items()) if left][: piece.shown]
     prefixes = corpus_of(folder).contexts("test")

@@ -63,7 +63,9 @@ function sort(button) {
   const rows = [...body.rows];
   rows.sort((a, b) => {
     const x = value(a.cells[heading.cellIndex]), y = value(b.cells[heading.cellIndex]);
-    const order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
+    // what has no number comes last, either way
+    if (typeof x !== typeof y) return typeof x === "number" ? -1 : 1;
+    const order = typeof x === "number" ? x - y : x.localeCompare(y);
     return descending ? -order : order;
   });
   body.append(...rows);
