@@ -8,7 +8,7 @@ JOBS ?= 2
 .PHONY: demo test test-slow lint bench browser clean
 
 demo: $(READY)
-	$(BIN)/python examples/which_decoders_end.py
+	$(BIN)/eosin reproduce quick
 
 test: lint browser
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"

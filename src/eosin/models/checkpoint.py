@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from eosin.tensor_files import load_tensors, save_tensors
 
 CONFIG, WEIGHTS = "config.toml", "weights.safetensors"
 SECTIONS = ("core", "head", "output")
+BUNDLED_RUNS = Path(str(files("eosin") / "data" / "runs"))
+TWINS = {"demo": ("demo", "demo-st")}
+"""Runs that come with the package and are audited together."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,19 @@ def save_weights(folder: Path, model: NeuralLM, architecture: Architecture, note
     save_tensors(folder / WEIGHTS, dict(model.named_parameters()), {**notes, "model": architecture.sections})
 
 
+def run_folder(run: Path | str) -> Path:
+    """The directory of a run: one that is named, or one that comes with the package."""
+    bundled = {path.name: path for path in BUNDLED_RUNS.iterdir() if (path / CONFIG).is_file()}
+    return Path(run) if Path(run).exists() else bundled.get(str(run), Path(run))
+
+
+def is_bundled(folder: Path) -> bool:
+    return BUNDLED_RUNS in folder.parents
+
+
 def load(run: Path | str) -> NeuralLM:
-    """The trained model of a run directory, ready to decode."""
-    folder = Path(run)
+    """The trained model of a run directory, or of one that comes with the package, ready to decode."""
+    folder = run_folder(run)
     if not (folder / CONFIG).is_file():
         raise BadInput(f"{run} is not a run directory: it has no {CONFIG}; `eosin train` makes one")
     table = read_toml(folder / CONFIG)

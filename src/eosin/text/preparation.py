@@ -52,7 +52,7 @@ def prepare(recipe: Recipe, folder: Path) -> Corpus:
             raise BadInput(_nothing_in(split, source, recipe.context, drop))
         splits[split], dropped = packed(kept, recipe.context), dropped + len(rows) - len(kept)
     corpus = Corpus(recipe, tokenizer, splits, corpus_digest(tensors_of(splits), tokenizer, recipe), folder, dropped)
-    _write(corpus, source_digest, folder)
+    write_corpus(corpus, source_digest, folder)
     return corpus
 
 
@@ -104,7 +104,7 @@ def tensors_of(splits: dict[str, Split]) -> dict[str, Tensor]:
     return {f"{name}.{part}": getattr(split, part) for name, split in splits.items() for part in ("tokens", "offsets")}
 
 
-def _write(corpus: Corpus, source_digest: str, folder: Path) -> None:
+def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
     """The folder appears when all that belongs to it is there."""
     _sweep(folder)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}{PARTIAL}")

@@ -122,7 +122,7 @@ def _create(folder: Path, settings: Table, corpus: Corpus) -> None:
 def corpus_of(folder: Path) -> Corpus:
     """The corpus that a run was trained on, from where it was then."""
     place = section(read_toml(folder / CORPUS), "corpus", folder / CORPUS)
-    corpus = load_corpus(place.get("folder", ""))
+    corpus = load_corpus(folder / place.get("folder", ""))  # a path that starts at the root stays what it is
     if corpus.digest != place.get("digest"):
         raise BadInput(f"{place['folder']} is not the corpus that {folder} was trained on; put that back")
     return corpus

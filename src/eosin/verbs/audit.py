@@ -23,8 +23,8 @@ from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.files import write_text
 from eosin.interfaces import Completion, Decoder
-from eosin.models.checkpoint import load
-from eosin.report.audits import loops
+from eosin.models.checkpoint import TWINS, is_bundled, load, run_folder
+from eosin.report.audits import by_decoder, loops
 from eosin.report.tables import as_text
 from eosin.text.corpus import CONTEXTS
 from eosin.text.tokenization import Tokenizer
@@ -32,9 +32,11 @@ from eosin.training.loop import chosen_device
 from eosin.training.run import corpus_of, origin
 
 DESCRIPTION = """RUN is the directory of a trained run. Records go to a file as shards of contexts are finished; the
-same command again shows them, and goes on with what is missing.
+same command again shows them, and goes on with what is missing. `demo` is a small model that comes with Eosin, and
+is audited together with its self-terminating twin, demo-st.
 
 examples:
+  eosin audit demo
   eosin audit runs/lstm --decoders greedy,beam:4,nucleus:0.2,consistent-nucleus:0.2
   eosin audit runs/lstm --decoders greedy --contexts random --count 2000 --max-steps 500
   eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01
@@ -45,7 +47,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run_directory", metavar="RUN", help="a run directory")
+    verb.add_argument("run_directory", metavar="RUN", help="a run directory, or demo")
     verb.add_argument(
         "--decoders", default=PAPER, metavar="LIST", help=f"specifications, parted by commas (default: {PAPER})"
     )
@@ -85,21 +87,38 @@ def ratio(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> None:
-    folder = Path(options.run_directory)
-    model = load(folder).to(chosen_device(options.device), DTYPES[options.dtype])
-    decoders = decoders_of(options.decoders)
     if options.count is not None and options.count < 1:
         raise BadInput(f"--count must be at least 1, got {options.count}")
+    twins = TWINS.get(options.run_directory, (options.run_directory,))
+    found = {name: audited(run_folder(name), options, one_of_many=len(twins) > 1) for name in twins}
+    if options.json:
+        told = {name: summary(result) for name, (result, _) in found.items()}
+        print(json.dumps(told if len(told) > 1 else told[twins[0]]))
+    else:
+        print(described(list(found.values())))
+    ratios = [each["ratio"] for result, _ in found.values() for each in summary(result).values()]
+    if options.fail_above is not None and max(ratios) > options.fail_above:
+        sys.exit(1)
+
+
+def audited(folder: Path, options: argparse.Namespace, one_of_many: bool = False) -> tuple[Audit, Path | None]:
+    """An audit of a run, and the file of its records; beside a bundled run none is made."""
+    model = load(folder).to(chosen_device(options.device), DTYPES[options.dtype])
+    decoders = decoders_of(options.decoders)
     corpus = corpus_of(folder)
     prefixes = corpus.contexts(options.contexts, options.count, options.seed)
-    out = options.out or folder / "audits" / default_name(options, len(prefixes))
-    if options.completions and options.completions.resolve() in (out.resolve(), beside(out).resolve()):
+    out = options.out
+    if out is None and not is_bundled(folder):
+        out = folder / "audits" / default_name(options, len(prefixes))
+    elif out is not None and one_of_many:
+        out = out.with_name(f"{out.stem}-{folder.name}{out.suffix}")
+    if out and options.completions and options.completions.resolve() in (out.resolve(), beside(out).resolve()):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
     about = {**origin(folder, corpus), "contexts_from": options.contexts, "dtype": options.dtype}
     try:
         tokenizer = Tokenizer.load(folder)
         with watching(options, out, len(prefixes) * len(decoders), tokenizer) as watch:
-            result = audit(
+            return audit(
                 model,
                 prefixes,
                 decoders,
@@ -112,12 +131,11 @@ def run(options: argparse.Namespace) -> None:
                 about=about,
                 watch=watch,
                 text_of=tokenizer.decode,
-            )
+            ), out
     except KeyboardInterrupt:
+        if out is None:
+            raise
         raise KeyboardInterrupt(f"what is finished is in {out}; the same command goes on") from None
-    print(json.dumps(summary(result)) if options.json else described(result, out))
-    if options.fail_above is not None and max(each["ratio"] for each in summary(result).values()) > options.fail_above:
-        sys.exit(1)
 
 
 def default_name(options: argparse.Namespace, count: int) -> str:
@@ -126,17 +144,18 @@ def default_name(options: argparse.Namespace, count: int) -> str:
     return "-".join(map(str, [*parts, *how])) + ".jsonl"
 
 
-def described(result: Audit, out: Path) -> str:
+def described(found: list[tuple[Audit, Path | None]]) -> str:
     """For people: the table, the loops, and where all of it is."""
-    parts = [str(result)]
-    records = list(result.by_decoder.values())
+    records = [record for result, _ in found for record in result.by_decoder.values()]
+    parts = [as_text(replace(by_decoder(records), title=""))]
     if any(record.counts.loops for record in records):
         parts += ["", as_text(replace(loops(records), title="loops"))]
-    if not result.steady:
+    if not all(result.steady for result, _ in found):
         parts += ["", "the bits of this model depend on the batch: near-ties may fall otherwise with another --pool"]
-    parts += ["", f"records: {out}"]
-    if beside(out).exists():
-        parts += [f"certificates: {beside(out)} (eosin certify --check)"]
+    for out in (out for _, out in found if out):
+        parts += ["", f"records: {out}"]
+        if beside(out).exists():
+            parts += [f"certificates: {beside(out)} (eosin certify --check)"]
     return "\n".join(parts)
 
 
@@ -147,7 +166,7 @@ def decoders_of(text: str) -> list[Decoder]:
 
 @contextmanager
 def watching(
-    options: argparse.Namespace, out: Path, total: int, tokenizer: Tokenizer
+    options: argparse.Namespace, out: Path | None, total: int, tokenizer: Tokenizer
 ) -> Iterator[Callable[[Completion, Decoder], None]]:
     """A progress bar, and a file of completions if one was asked for."""
     if options.completions:
@@ -171,7 +190,7 @@ def watching(
             file.close()
 
 
-def tell_missing(path: Path, records: Path) -> None:
+def tell_missing(path: Path, records: Path | None) -> None:
     """Say how many completions will not be in the file, since they were counted before."""
     missing = len(counted(records)) - len(kept_completions(path, records))
     if missing > 0:
@@ -181,21 +200,21 @@ def tell_missing(path: Path, records: Path) -> None:
         )
 
 
-def going_on(path: Path, records: Path) -> IO[str]:
+def going_on(path: Path, records: Path | None) -> IO[str]:
     """The file of completions with those of finished shards, which are not decoded again; the others will come anew."""
     write_text(path, "".join(line + "\n" for line in kept_completions(path, records)))
     return path.open("a", encoding="utf-8", buffering=1)  # a line is there before its shard is recorded
 
 
-def kept_completions(path: Path, records: Path) -> list[str]:
+def kept_completions(path: Path, records: Path | None) -> list[str]:
     finished = counted(records)
     lines = lines_of(path, "completions") if path.exists() else []
     return [line for line in lines if of_shard(line, path, finished)]
 
 
-def counted(records: Path) -> set[tuple[str, int]]:
+def counted(records: Path | None) -> set[tuple[str, int]]:
     """Decoder and number of every context that has been counted."""
-    finished = list(read_records(records)) if records.exists() else []
+    finished = list(read_records(records)) if records and records.exists() else []
     return {(record.signature["decoder"], context) for record in finished for context in contexts_of(record)}
 
 

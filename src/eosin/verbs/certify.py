@@ -14,7 +14,7 @@ import torch
 from eosin.auditing.certificates import CertifiedCycle, identity, read_certificates
 from eosin.decoding.floor import Floor
 from eosin.errors import BadInput
-from eosin.models.checkpoint import load
+from eosin.models.checkpoint import load, run_folder
 from eosin.models.language_model import NeuralLM
 from eosin.text.tokenization import Tokenizer
 from eosin.theory.certificate import Certificate, certify, epsilon_for_budget, floor_for_budget
@@ -33,7 +33,7 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run_directory", metavar="RUN", help="a run directory")
+    verb.add_argument("run_directory", metavar="RUN", help="a run directory, or demo")
     verb.add_argument("decoders", metavar="DECODER", nargs="*", help="a specification, as greedy or nucleus:0.2")
     verb.add_argument("--budget", type=int, metavar="N", help="propose what makes decoding end within N steps")
     verb.add_argument("--check", type=Path, metavar="FILE", help="do the proofs in this file of cycles again")
@@ -65,7 +65,7 @@ def check(model: NeuralLM, options: argparse.Namespace) -> None:
     certificates = list(read_certificates(options.check))
     if not certificates:
         raise BadInput(f"{options.check} has no certificate of a cycle")
-    tokenizer = Tokenizer.load(Path(options.run_directory))
+    tokenizer = Tokenizer.load(run_folder(options.run_directory))
     certified = as_certified(model, certificates)
     checked = [(certificate, certificate.holds(certified)) for certificate in certificates]
     if options.json:

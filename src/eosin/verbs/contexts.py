@@ -12,7 +12,7 @@ from eosin.decoding.decode import whole
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.interfaces import Decoder, Prefix
-from eosin.models.checkpoint import CONFIG, load
+from eosin.models.checkpoint import CONFIG, load, run_folder
 from eosin.models.language_model import NeuralLM
 from eosin.settings import build, read_toml, section
 from eosin.text.corpus import Recipe
@@ -35,7 +35,7 @@ class Opened:
 
 
 def add_decoding_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run_directory", metavar="RUN", help="a run directory")
+    verb.add_argument("run_directory", metavar="RUN", help="a run directory, or demo")
     verb.add_argument("--decoder", default="greedy", metavar="SPEC", help="a specification (default: greedy)")
     verb.add_argument("--max-steps", type=int, default=1500, metavar="L", help="the paper's L (default: 1500)")
     verb.add_argument("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
@@ -43,7 +43,7 @@ def add_decoding_options(verb: argparse.ArgumentParser) -> None:
 
 def opened(options: argparse.Namespace) -> Opened:
     """What the options name, if all of it can be used."""
-    folder, decoder = Path(options.run_directory), parse_decoder(options.decoder)
+    folder, decoder = run_folder(options.run_directory), parse_decoder(options.decoder)
     model = load(folder)
     decoder.check(model.vocab_size)
     whole("max_steps", options.max_steps, 1, 2**31)

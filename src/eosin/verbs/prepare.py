@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eosin.errors import BadInput
+from eosin.reproduction.exhibits import load_exhibit
 from eosin.settings import build
 from eosin.text.corpus import Corpus, Recipe
 from eosin.text.preparation import prepare
@@ -23,10 +24,7 @@ examples:
   eosin prepare novel.txt --sentences-by sentencizer"""
 
 SETTINGS = ("source", "tokenization", "vocab_size", "context", "sentences_by", "short", "valid", "test")
-PAPER = {
-    "word": {"train": 78_274, "valid": 8_464, "test": 9_708, "vocabulary": 33_182, "average_length": 24},
-    "bpe": {"train": 83_344, "valid": 8_721, "test": 10_156, "vocabulary": 19_483, "average_length": 28},
-}
+PAPER = {shown.label.lower(): shown.paper for shown in load_exhibit("statistics").models}
 """The dataset statistics of the paper's appendix."""
 
 

@@ -17,7 +17,7 @@ function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-function themed(layout) {
+function themed(layout, width, traces) {
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
   const axes = {};
   for (const name of ["xaxis", "yaxis", "yaxis2"]) {
@@ -25,7 +25,8 @@ function themed(layout) {
   }
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--ink"), size: 12 },
-    margin: { l: 50, r: 20, t: 10, b: 45 }, legend: innerWidth < 640 ? { orientation: "h", y: -0.25 } : {},
+    margin: { l: 50, r: 20, t: 36, b: 45 }, legend: width < 640 ? { orientation: "h", y: -0.25 } : {},
+    showlegend: traces > 1 && (width >= 640 || traces <= 6), // a long legend leaves no room for a chart on a phone
     modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft") }, ...layout, ...axes,
   };
 }
@@ -33,7 +34,7 @@ function themed(layout) {
 const drawn = new Map();
 function draw(place, traces, layout) {
   drawn.set(place, [traces, layout]);
-  Plotly.react(place, traces, themed(layout), { responsive: true, displaylogo: false });
+  Plotly.react(place, traces, themed(layout, place.clientWidth, traces.length), { responsive: true, displaylogo: false });
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const [place, [traces, layout]] of drawn) draw(place, traces, layout);
