@@ -13,6 +13,7 @@ from texts import real_sentences, write_lines
 
 import eosin
 from eosin.auditing.record import pooled, read_records
+from eosin.cli import main
 from eosin.tensor_files import load_tensors, save_tensors
 
 AUDIT = ["--decoders", "greedy", "--contexts", "random", "--max-steps", "200"]
@@ -257,3 +258,25 @@ def test_a_report_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     said = capsys.readouterr().out
     assert "certified cycle" in said
     assert eosin.load("run").eos_ids == (2,)
+
+
+def test_the_demo_shows_the_failure_and_its_cure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Of the two small models that come with the package one does not stop, and its twin does."""
+    monkeypatch.chdir(tmp_path)
+    asked = ["--decoders", "greedy,consistent-nucleus:0.2", "--max-steps", "800", "--count", "40"]
+    main(["audit", "demo", *asked, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["demo"]["greedy"]["ratio"] > 0.3
+    assert told["demo"]["greedy"]["causes"]["proved infinite"] > 0
+    assert told["demo-st"]["greedy"]["ratio"] == 0  # Theorem 4.2: by step 693
+    assert list(tmp_path.iterdir()) == []
+    main(["audit", "demo", *asked, "--out", "records.jsonl"])
+    shown = capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["records-demo-st.jsonl", "records-demo.jsonl"]
+    assert "demo-st" in shown
+    main(["trace", "demo", "--max-steps", "30"])
+    main(["certify", "demo-st", "greedy"])
+    assert "Every decoding has ended by step 693" in capsys.readouterr().out
+    assert eosin.load("demo").vocab_size == 2000

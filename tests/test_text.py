@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -476,3 +477,15 @@ def test_a_damaged_corpus(tmp_path: Path, name: str, damage: str):
     path.unlink() if damage == "remove" else path.write_bytes(changed[damage])
     with pytest.raises((BadInput, FileNotFoundError)):
         load_corpus(tmp_path / "corpus-word")
+
+
+def test_the_beginning_of_a_bundled_text(tmp_path: Path):
+    whole, cut = open_source(BUNDLED[0]), open_source(f"{BUNDLED[0]}@50")
+    for split, count in (("train", 50), ("valid", 5), ("test", 5)):
+        assert list(cut.sentences(split, "line")) == list(islice(whole.sentences(split, "line"), count))
+    assert cut.digest() not in (whole.digest(), open_source(f"{BUNDLED[0]}@60").digest())
+    corpus = prepare(Recipe(source=f"{BUNDLED[0]}@50", tokenization="word"), tmp_path / "corpus")
+    assert [len(corpus.splits[split]) for split in ("train", "valid", "test")] == [50, 5, 5]
+    for nonsense in ("@", "@0", "@nine", "@-20"):
+        with pytest.raises(BadInput, match="a whole number from 10"):
+            open_source(BUNDLED[0] + nonsense)
