@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
+
+from eosin.errors import BadInput
 
 PARTIAL = ".partial"
 """Ending of a file that is being written. One that is found was left by a process that was killed."""
@@ -30,6 +34,14 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def locked_file(file: IO[str], otherwise: str) -> None:
+    """Let no other process have the file until it is closed; if another one has it, say so."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise BadInput(otherwise) from None
 
 
 def _flush(path: Path) -> None:

@@ -275,13 +275,17 @@ class Record:
             raise ValueError(f"the decoder must be a specification, got {self.signature['decoder']!r}")
 
 
+ALL = "all"
+"""The shard of records that have been added up."""
+
+
 def pooled(records: Iterable[Record]) -> list[Record]:
     """Shards of one question added up, in the order in which the questions first occur."""
     together: dict[str, Record] = {}
     for record in records:
         before = together.get(record.question)
         if before is None:
-            together[record.question] = Record({**record.signature, "shard": "all"}, record.counts)
+            together[record.question] = Record({**record.signature, "shard": ALL}, record.counts)
         else:
             together[record.question] = Record(before.signature, before.counts + record.counts)
     return list(together.values())

@@ -7,7 +7,6 @@ shards only: the same audit again finds the records that are there and goes on w
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,14 +23,14 @@ import eosin
 from eosin.auditing.certificates import CertifiedCycle, append, beside, identity, read_certificates
 from eosin.auditing.drift import drift
 from eosin.auditing.prover import prover_of
-from eosin.auditing.record import Record, pooled, read_records
+from eosin.auditing.record import ALL, Record, pooled, read_records
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
 from eosin.decoding.decode import Contexts, as_decoder, check_model, checked_contexts, device_of, evaluating, whole
 from eosin.decoding.steadiness import is_steady
 from eosin.decoding.survival import survival_of
 from eosin.decoding.unroll import SMALLEST_BATCH, unroll
 from eosin.errors import BadInput
-from eosin.files import write_text
+from eosin.files import locked_file, write_text
 from eosin.interfaces import Completion, Decoder, Generative
 from eosin.models.dynamics import dynamics_of
 from eosin.report.audits import by_decoder
@@ -103,6 +102,8 @@ def audit(
         steady = steadiness(model, contexts, pool, max(decoder.rows_per_context for decoder in parsed))
         for decoder in parsed:
             shards = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
+            if ALL in shards:
+                continue
             work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch)
             for record in work.records(without=shards):
                 keep_certificates(out, work.certificates())
@@ -257,14 +258,6 @@ def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]
     return records
 
 
-def lock(file: IO[str], path: Path) -> None:
-    """Two audits may not write to one file; the lock goes with the process."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BadInput(f"another audit is writing to {path}; wait for it, or name another file (--out)") from None
-
-
 @contextmanager
 def appending(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[Record], None]]]:
     """The records of a file, and a function that appends more, a whole line at a time.
@@ -279,7 +272,7 @@ def appending(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[
         raise BadInput(f"{path}: this ending is that of the certificates beside the records; name another file (--out)")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        lock(file, path)
+        locked_file(file, f"another audit is writing to {path}; wait for it, or name another file (--out)")
         there = list(read_records(path))
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
 

@@ -43,7 +43,15 @@ def example(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         steps = [
-            [s["text"], s["prob"], s["eos_prob"], s["eos_rank"], s["kept"], s["removed_by"]] for s in found["steps"]
+            [
+                str(s["text"]),
+                float(s["prob"]),
+                float(s["eos_prob"]),
+                int(s["eos_rank"]),
+                int(s["kept"]),
+                s["removed_by"],
+            ]
+            for s in found["steps"]
         ]
         return {
             "group": f"context {found['index']}: {found['prefix_text']}",

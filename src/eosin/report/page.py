@@ -47,6 +47,8 @@ class Page:
     """How many completions there are."""
     made_of: Sequence[str] = field(default_factory=list)
     """Where the numbers come from."""
+    digest: str = ""
+    """Of what it was made of, for whoever wants to know whether it has to be made anew."""
 
     def html(self) -> str:
         parts = [
@@ -74,6 +76,7 @@ class Page:
             '<html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<meta name="made-of" content="{escape(self.digest)}">',
             f"<title>{escape(self.title)}</title>",
             f"<style>{asset('page.css')}</style></head><body>",
         ]
@@ -131,7 +134,10 @@ class Page:
             "examples": list(self.examples),
             "completions": list(self.completions),
         }
-        written = json.dumps(held, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+        try:
+            written = json.dumps(held, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+        except ValueError as error:
+            raise BadInput(f"a number that the page should show is none: {error}") from error
         return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

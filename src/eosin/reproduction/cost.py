@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import cache
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from eosin.reproduction.pieces import Audit, Corpus, Piece, Plan, Training
 from eosin.reproduction.work import configured
 from eosin.text.corpus import Recipe
-from eosin.text.sources import open_source
+from eosin.text.sources import SPLITS, open_source
 from eosin.text.tokenization import PAPER_BPE
 
 EPOCHS = 20
@@ -44,7 +45,8 @@ class Estimates:
         if isinstance(piece, Audit):
             training = self.trainings[piece.run]
             settings = configured(training.model, training.changes)
-            contexts = piece.count or size(settings.data)["test"]
+            there = size(settings.data)
+            contexts = min(piece.count or math.inf, there.get(piece.contexts, there["test"]))
             tokens = contexts * min(TOKENS, piece.max_steps) * sum(map(rows, piece.decoders))
             return REST * tokens * operations(settings) / self.speed
         return 30.0
@@ -66,17 +68,14 @@ def operations(settings: Any) -> float:
 
 @cache
 def size(recipe: Recipe) -> dict[str, int]:
-    """Tokens to train on, different words, and contexts to test on."""
+    """Tokens to train on, different words, and the contexts of each split."""
     source = open_source(recipe.source, recipe.valid, recipe.test)
-    words: set[str] = set()
-    tokens = 0
-    for sentence in source.sentences("train", recipe.sentences_by):
-        parts = sentence.split(" ")
-        tokens += max(len(parts) - recipe.context, 0) + 1
-        words.update(parts)
+    texts = {split: list(source.sentences(split, recipe.sentences_by)) for split in SPLITS}
+    parts = [sentence.split(" ") for sentence in texts["train"]]
     factor = BPE_TOKENS if recipe.tokenization == "bpe" else 1.0
-    tests = sum(1 for _ in source.sentences("test", recipe.sentences_by))
-    return {"tokens": round(tokens * factor), "words": len(words), "test": tests}
+    tokens = factor * sum(max(len(words) - recipe.context, 0) + 1 for words in parts)
+    different = len({word for words in parts for word in words})
+    return {"tokens": round(tokens), "words": different, **{split: len(text) for split, text in texts.items()}}
 
 
 def products_a_second() -> float:

@@ -48,6 +48,8 @@ class Pair:
 class Exhibit:
     """One table or figure."""
 
+    path: str
+    """Its name, or its file."""
     name: str
     kind: str
     title: str
@@ -101,6 +103,15 @@ def filled_in(value: Any, tokenization: str) -> Any:
     return {key: filled_in(each, tokenization) for key, each in value.items()} if isinstance(value, dict) else value
 
 
+def model_file(model: str) -> Path:
+    """The settings of a bundled model by name, or of one of your own by the path of its file."""
+    path = Path(model)
+    if path.suffix == ".toml":
+        return path
+    check_known(model, sorted(path.stem for path in FOLDER.glob("*.toml")), "a model, or a .toml file of one")
+    return FOLDER / f"{model}.toml"
+
+
 def exhibit_names() -> list[str]:
     return sorted(path.stem for path in (FOLDER / "exhibits").glob("*.toml"))
 
@@ -116,6 +127,6 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
         table["models"] = tuple(build(Shown, {"paper": {}, **each}, "models") for each in table.get("models", ()))
         table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
         lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
-        return build(Exhibit, {"sweep": {}, **table, **lists, "name": path.stem}, path.stem)
+        return build(Exhibit, {"sweep": {}, **table, **lists, "name": path.stem, "path": name}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eosin.errors import BadInput
+from eosin.files import write_atomically
 from eosin.report.audits import percent
 from eosin.reproduction.tables import View, length_distributions, ratio, test_perplexities
 
 ENDINGS = ("pdf", "svg", "png")
+WITHOUT_DATE: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 STEPS = (1, 2, 3, 5, 8, 12, 18, 26, 40, 60, 90, 130, 200, 300, 450, 700, 1000, 1500)
 
 
@@ -41,8 +44,8 @@ def draw(view: View, folder: Path) -> list[Path]:
         axes.legend(fontsize=7)
         folder.mkdir(parents=True, exist_ok=True)
         for ending in ENDINGS:
-            nothing = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[ending]
-            figure.savefig(folder / f"{view.exhibit.name}.{ending}", dpi=160, metadata=nothing)
+            how = {"format": ending, "dpi": 160, "metadata": WITHOUT_DATE[ending]}
+            write_atomically(folder / f"{view.exhibit.name}.{ending}", partial(figure.savefig, **how))
     plt.close(figure)
     return [folder / f"{view.exhibit.name}.{ending}" for ending in ENDINGS] if drawn else []
 

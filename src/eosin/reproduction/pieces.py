@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from eosin.reproduction.exhibits import Exhibit, Pair
+from eosin.files import digest_of_files
+from eosin.reproduction.exhibits import Exhibit, Pair, model_file
 from eosin.reproduction.presets import Preset
+from eosin.settings import read_toml
 
 TRACED = 300
 """Steps of an example that are traced at most."""
@@ -27,6 +31,8 @@ class Piece:
     """Something to be done once."""
 
     what: ClassVar[str]
+    lasting: ClassVar[bool] = False
+    """Whether one of other settings must not take its place."""
 
     @property
     def name(self) -> str:
@@ -36,7 +42,14 @@ class Piece:
     @property
     def key(self) -> str:
         """Of everything that decides what comes out."""
-        return sha256(json.dumps([self.what, asdict(self)], sort_keys=True).encode()).hexdigest()[:16]
+        return sha256(json.dumps([self.what, self.decided_by()], sort_keys=True).encode()).hexdigest()[:16]
+
+    def decided_by(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def standing(self, name_of: Callable[[str], str]) -> Piece:
+        """The piece with runs called by how far they are."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,8 @@ class Corpus(Piece):
     what = "corpus"
     model: str
     changes: Changes
+    settings: str
+    """A digest of everything that is set."""
 
     @property
     def name(self) -> str:
@@ -57,10 +72,12 @@ class Training(Piece):
     """A model with one initialisation, trained to the end."""
 
     what = "training"
+    lasting = True
     run: str
     model: str
     seed: int
     changes: Changes
+    settings: str
 
     @property
     def name(self) -> str:
@@ -77,6 +94,7 @@ class Audit(Piece):
     count: int
     max_steps: int
     decoders: tuple[str, ...]
+    """These may become more: what decides a record is in its own signature."""
     survival: bool = False
     floor: float = 0.0
 
@@ -87,9 +105,15 @@ class Audit(Piece):
     @property
     def file(self) -> Path:
         """Of its records, in the folder of the results."""
-        parts = [self.contexts, str(self.max_steps), *["survival"] * self.survival]
-        parts += [f"floor-{self.floor:g}"] * (self.floor > 0)
+        parts = [self.contexts, *[str(self.count)] * (self.count > 0), str(self.max_steps)]
+        parts += ["survival"] * self.survival + [f"floor-{self.floor:g}"] * (self.floor > 0)
         return Path("records") / self.run / ("-".join(parts) + ".jsonl")
+
+    def decided_by(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "decoders"}
+
+    def standing(self, name_of: Callable[[str], str]) -> Audit:
+        return replace(self, run=name_of(self.run))
 
 
 @dataclass(frozen=True)
@@ -101,8 +125,7 @@ class Examples(Piece):
     decoder: str
     remedy_run: str
     remedy_decoder: str
-    records: str
-    """The file that says on which contexts the baseline does not end."""
+    count: int
     max_steps: int
     shown: int
 
@@ -115,6 +138,14 @@ class Examples(Piece):
         parts = [self.run, self.decoder, self.remedy_run, self.remedy_decoder]
         return Path("examples") / ("-".join(parts).replace(":", "-") + ".jsonl")
 
+    @property
+    def baseline(self) -> Audit:
+        """Which says on what contexts it does not end."""
+        return Audit(self.run, "test", self.count, self.max_steps, (self.decoder,))
+
+    def standing(self, name_of: Callable[[str], str]) -> Examples:
+        return replace(self, run=name_of(self.run), remedy_run=name_of(self.remedy_run))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -124,24 +155,33 @@ class Plan:
     exhibits: tuple[Exhibit, ...]
     seeds: tuple[int, ...]
 
-    @property
+    @cached_property
     def pieces(self) -> list[Piece]:
         """Each once: corpora, then run by run its training and audits, then examples."""
-        audits = gathered(self._audits())
-        worked = [
-            piece for run in self.trainings for piece in [run, *(audit for audit in audits if audit.run == run.run)]
-        ]
-        return [*unique(self._corpora()), *worked, *unique(self._examples())]
+        audits = self.audits
+        worked = [piece for run in self.trainings for piece in [run, *(each for each in audits if each.run == run.run)]]
+        return [*unique(self._corpora()), *worked, *self.all_examples]
 
-    @property
+    @cached_property
     def trainings(self) -> list[Training]:
         return unique(self._trainings())
 
+    @cached_property
+    def audits(self) -> list[Audit]:
+        return gathered(self._audits())
+
+    @cached_property
+    def all_examples(self) -> list[Examples]:
+        return unique(self.examples(pair, exhibit.shown) for exhibit in self.exhibits for pair in exhibit.pairs)
+
+    def of(self, exhibit: Exhibit) -> Plan:
+        """What one exhibit alone needs."""
+        return replace(self, exhibits=(exhibit,))
+
     def changes(self, model: str) -> Changes:
         """What the preset sets otherwise for a model."""
-        special = self.preset.lstm if "-lstm-" in model else {}
-        usual = self.preset.changes
-        return {name: {**usual.get(name, {}), **special.get(name, {})} for name in {**usual, **special}}
+        special = [changes for pattern, changes in self.preset.matching.items() if fnmatch(model, pattern)]
+        return merged(self.preset.changes, *special)
 
     def runs(self, model: str) -> list[str]:
         """One for each initialisation."""
@@ -150,18 +190,34 @@ class Plan:
     def audit(self, run: str, decoders: Sequence[str], contexts: str = "test", **how: Any) -> Audit:
         return Audit(run, contexts, self.preset.contexts, self.preset.max_steps, tuple(decoders), **how)
 
+    def examples(self, pair: Pair, shown: int) -> Examples:
+        """Of the first initialisation."""
+        run, remedy = self.runs(pair.model)[0], self.runs(pair.remedy_model)[0]
+        size = self.preset.contexts, self.preset.max_steps
+        return Examples(run, pair.decoder, remedy, pair.remedy_decoder, *size, shown)
+
+    def corpus(self, model: str) -> Corpus:
+        changes = self.changes(model)
+        return Corpus(model, changes, digest_of_settings(model, changes))
+
+    def training(self, model: str, seed: int, tried: dict[str, Any]) -> Training:
+        """A run of a model; one of a sweep that tries what the model is anyway is that model's own run."""
+        changes = self.changes(model)
+        usual = merged(plain_settings(model), changes)
+        new = {name: value for name, value in tried.items() if of_section(usual, name) != value}
+        if new:
+            changes = merged(changes, *({section: {key: value}} for (section, key), value in split(tried).items()))
+        name = swept(run_name(model, seed), tried) if new else run_name(model, seed)
+        return Training(name, model, seed, changes, digest_of_settings(model, changes))
+
     def _corpora(self) -> Iterator[Corpus]:
-        for exhibit in self.exhibits:
-            yield from (Corpus(shown.model, self.changes(shown.model)) for shown in exhibit.counted)
+        return (self.corpus(shown.model) for exhibit in self.exhibits for shown in exhibit.counted)
 
     def _trainings(self) -> Iterator[Training]:
         for exhibit in self.exhibits:
-            for model in exhibit.trained:
-                yield from (
-                    Training(swept(run_name(model, seed), tried), model, seed, changed(self.changes(model), tried))
-                    for tried in exhibit.combinations
-                    for seed in self.seeds
-                )
+            seeds = self.seeds[:1] if exhibit.pairs else self.seeds
+            for model, tried, seed in itertools.product(exhibit.trained, exhibit.combinations, seeds):
+                yield self.training(model, seed, tried)
 
     def _audits(self) -> Iterator[Audit]:
         for exhibit in self.exhibits:
@@ -174,15 +230,42 @@ class Plan:
                 yield self.audit(self.runs(pair.model)[0], [pair.decoder])
                 yield self.audit(self.runs(pair.remedy_model)[0], [pair.remedy_decoder])
 
-    def _examples(self) -> Iterator[Examples]:
-        for exhibit in self.exhibits:
-            yield from (self.examples(pair, exhibit.shown) for pair in exhibit.pairs)
 
-    def examples(self, pair: Pair, shown: int) -> Examples:
-        """Of the first initialisation."""
-        run, remedy = self.runs(pair.model)[0], self.runs(pair.remedy_model)[0]
-        records, steps = str(self.audit(run, [pair.decoder]).file), min(TRACED, self.preset.max_steps)
-        return Examples(run, pair.decoder, remedy, pair.remedy_decoder, records, steps, shown)
+# settings, read without torch
+
+
+def plain_settings(model: str) -> Changes:
+    """The sections of a model's file and of those it starts from."""
+    table = read_toml(model_file(model))
+    base = table.pop("base", None)
+    return merged(plain_settings(str(model_file(model).parent / base)), table) if base else table
+
+
+def merged(base: Changes, *changes: Changes) -> Changes:
+    """Section by section, later settings before earlier ones."""
+    together = {name: dict(settings) for name, settings in base.items()}
+    for change in changes:
+        for name, settings in change.items():
+            together[name] = {**together.get(name, {}), **settings}
+    return together
+
+
+def digest_of_settings(model: str, changes: Changes) -> str:
+    """Of all that is set, and of the text if it is a file of one's own."""
+    settings = merged(plain_settings(model), changes)
+    text = Path(str(settings.get("data", {}).get("source", "")))
+    written = json.dumps([settings, digest_of_files([text]) if text.is_file() else ""], sort_keys=True)
+    return sha256(written.encode()).hexdigest()[:16]
+
+
+def split(tried: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """A sweep writes a setting as `section.key`."""
+    return {tuple(name.split(".", 1)): value for name, value in tried.items()}  # type: ignore[misc]
+
+
+def of_section(settings: Changes, name: str) -> Any:
+    section, key = name.split(".", 1)
+    return settings.get(section, {}).get(key)
 
 
 def run_name(model: str, seed: int) -> str:
@@ -193,16 +276,7 @@ def run_name(model: str, seed: int) -> str:
 
 def swept(run: str, tried: dict[str, Any]) -> str:
     """The name of a run of a sweep."""
-    return "-".join([run, *(f"{name.split('.')[1]}-{value}".lower() for name, value in tried.items())])
-
-
-def changed(changes: Changes, tried: dict[str, Any]) -> Changes:
-    """With what a sweep tries, each setting written as `section.key`."""
-    result = {name: dict(settings) for name, settings in changes.items()}
-    for name, value in tried.items():
-        section, key = name.split(".")
-        result.setdefault(section, {})[key] = value
-    return result
+    return "-".join([run, *(f"{key}-{value}".lower() for (_, key), value in split(tried).items())])
 
 
 Some = TypeVar("Some", bound=Piece)

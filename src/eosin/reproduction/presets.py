@@ -14,13 +14,15 @@ from eosin.settings import build, check_known, read_toml
 class Preset:
     """A size at which the paper is reproduced."""
 
+    path: str
+    """Its name, or its file."""
     name: str
     about: str
     exhibits: tuple[str, ...]
     changes: dict[str, dict[str, Any]]
     """What is set otherwise than in the settings of the models."""
-    lstm: dict[str, dict[str, Any]]
-    """The same for LSTMs only."""
+    matching: dict[str, dict[str, dict[str, Any]]]
+    """The same for models whose names match a pattern, as in "*-lstm-*"."""
     initialisations: int = 1
     max_steps: int = 1500
     """The paper's L."""
@@ -51,4 +53,4 @@ def load_preset(name: str) -> Preset:
         path = FOLDER / "presets" / f"{name}.toml"
     table = read_toml(path)
     lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
-    return build(Preset, {"changes": {}, "lstm": {}, **table, **lists, "name": path.stem}, path.stem)
+    return build(Preset, {"changes": {}, "matching": {}, **table, **lists, "name": path.stem, "path": name}, path.stem)

@@ -15,56 +15,77 @@ from eosin.reproduction.figures import draw, price
 from eosin.reproduction.pieces import Plan
 from eosin.reproduction.results import Entry, Results
 from eosin.reproduction.tables import KINDS, View, length_distributions, test_perplexities
-from eosin.settings import check_known
+from eosin.settings import check_known, to_toml
 
 ENDINGS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
-PAGE, OVERVIEW = "report.html", "README.md"
+PAGE, OVERVIEW, PLAN = "report.html", "README.md", "plan.toml"
 
 
-def views(plan: Plan, results: Results) -> list[View]:
-    return [View(exhibit, plan, results) for exhibit in plan.exhibits]
+class Shown:
+    """All tables of a reproduction, made once."""
 
+    def __init__(self, plan: Plan, results: Results):
+        self.plan = plan
+        self.results = results
+        self.views = [View(exhibit, plan, results) for exhibit in plan.exhibits]
+        for view in self.views:
+            check_known(view.exhibit.kind, KINDS, f"a kind of exhibit ({view.exhibit.name})")
+        self.tables = {view.exhibit.name: KINDS[view.exhibit.kind](view) for view in self.views}
 
-def tables(view: View) -> list[Table]:
-    check_known(view.exhibit.kind, KINDS, f"a kind of exhibit ({view.exhibit.name})")
-    return KINDS[view.exhibit.kind](view)
+    @property
+    def digest(self) -> str:
+        """Of everything that the page and the figures show."""
+        return self.results.digest(self.plan.exhibits, self.plan.seeds)
 
+    def is_drawn(self) -> bool:
+        """Whether the page that is there shows all this."""
+        path = self.results.folder / PAGE
+        if not path.is_file():
+            return False
+        with path.open(encoding="utf-8") as file:
+            return f'content="{self.digest}"' in file.read(2000)
 
-def write_tables(plan: Plan, results: Results) -> None:
-    """Every exhibit in every format, and all of them on one page of Markdown."""
-    for view in views(plan, results):
-        made = tables(view)
-        for name, ending in ENDINGS.items():
-            path = results.folder / "tables" / f"{view.exhibit.name}.{ending}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, "\n\n".join(map(RENDERINGS[name], made)) + "\n")
-    write_text(results.folder / OVERVIEW, overview(plan, results))
+    def draw(self) -> None:
+        """The figures, and then the page that says of what they are."""
+        for view in self.views:
+            draw(view, self.results.folder / "figures")
+        write_text(self.results.folder / PAGE, page(self).html())
 
-
-def write_figures(plan: Plan, results: Results) -> None:
-    for view in views(plan, results):
-        draw(view, results.folder / "figures")
-
-
-def write_page(plan: Plan, results: Results) -> None:
-    write_text(results.folder / PAGE, page(plan, results).html())
+    def write(self) -> None:
+        """Every table in every format, all of them on one page of Markdown, and what they are of."""
+        folder = self.results.folder
+        (folder / "tables").mkdir(parents=True, exist_ok=True)
+        for exhibit, made in self.tables.items():
+            for name, ending in ENDINGS.items():
+                text = "\n\n".join(map(RENDERINGS[name], made)) + "\n"
+                write_text(folder / "tables" / f"{exhibit}.{ending}", text)
+        write_text(folder / OVERVIEW, overview(self))
+        chosen = {"preset": self.plan.preset.path, "exhibits": [exhibit.path for exhibit in self.plan.exhibits]}
+        write_text(folder / PLAN, to_toml({"plan": {**chosen, "seeds": len(self.plan.seeds)}}))
 
 
 # the page of Markdown
 
 
-def overview(plan: Plan, results: Results) -> str:
+def overview(shown: Shown) -> str:
     """All tables, and what it took to make them."""
-    preset = plan.preset
+    preset = shown.plan.preset
     parts = [
         f"# The paper's tables, `{preset.name}`",
-        f"{preset.about[0].upper()}{preset.about[1:]}. Made by `eosin reproduce {preset.name}` from the records beside "
-        "this file, without a hand on any number: `eosin reproduce "
-        f"{preset.name} --out THIS-FOLDER --tables-only` makes the tables anew.",
-        *(as_markdown(table) for view in views(plan, results) for table in tables(view)),
-        as_markdown(took(results)),
+        f"{preset.about[0].upper()}{preset.about[1:]}. Made by `{command(shown.plan)}` from the records beside this "
+        "file; no number was typed. `eosin reproduce --out FOLDER --tables-only` makes the tables anew.",
+        *(as_markdown(table) for made in shown.tables.values() for table in made),
+        as_markdown(took(shown.results)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def command(plan: Plan) -> str:
+    """What makes this."""
+    names = tuple(exhibit.path for exhibit in plan.exhibits)
+    only = f" --only {' '.join(names)}" if names != plan.preset.exhibits else ""
+    seeds = f" --seeds {len(plan.seeds)}" if len(plan.seeds) != plan.preset.initialisations else ""
+    return f"eosin reproduce {plan.preset.path}{only}{seeds}"
 
 
 def took(results: Results) -> Table:
@@ -92,21 +113,28 @@ def took(results: Results) -> Table:
 # the page of HTML
 
 
-def page(plan: Plan, results: Results) -> Page:
+def page(shown: Shown) -> Page:
     """The verdict first, then what it rests on."""
-    shown = views(plan, results)
-    records = baseline_records(shown)
-    every = [table for view in shown for table in tables(view)]
+    views, name = shown.views, shown.plan.preset.name
+    records = baseline_records(views)
+    tables = [table for made in shown.tables.values() for table in made]
     if any(record.counts.loops for record in records):
-        every.append(loops(records))
+        tables.append(loops(records))
+    first = ["Charts are of the first initialisation of each model."] * (len(shown.plan.seeds) > 1)
     return Page(
-        title=f"Does it stop? The paper reproduced: {plan.preset.name}",
-        verdict=list(verdict(shown, records)),
-        charts=list(charts(shown, records)),
-        tables=every,
-        examples=list(examples(shown)),
-        made_of=[f"Made from the records in {results.folder.name}/records by eosin reproduce {plan.preset.name}."],
+        title=f"Does it stop? The paper reproduced: {name}",
+        verdict=[*verdict(views, records), *map(Said, unfinished(views))],
+        charts=list(charts(views, records)),
+        tables=tables,
+        examples=list(examples(views)),
+        made_of=[f"Made by {command(shown.plan)}.", *first],
+        digest=shown.digest,
     )
+
+
+def unfinished(views: Sequence[View]) -> list[str]:
+    """What every number that rests on it has to be taken with."""
+    return list(dict.fromkeys(said for view in views for said in view.unfinished()))
 
 
 def baseline_records(shown: Sequence[View]) -> list[Record]:

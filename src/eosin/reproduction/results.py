@@ -1,30 +1,39 @@
 """A folder of results: which pieces are finished and what came out, the records of audits, the examples.
 
+    plan.toml       which preset, exhibits and initialisations it is of
     pieces.jsonl    a line for each finished piece: what it was, what came out, how long it took, on what machine
     records/        counts of audits, a folder for each run
     examples/       traced completions
-    tables/ figures/ report.html    what is shown; made from the rest, and made anew at any time
+    README.md tables/ figures/ report.html    what is shown; made from the rest, and made anew at any time
 
 The folder is read without torch, and holds all that the tables need: runs and corpora lie elsewhere.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from eosin.auditing.record import Record, lines_of, pooled, read_records
 from eosin.errors import BadInput
-from eosin.reproduction.pieces import Audit, Examples, Piece, Training
+from eosin.files import locked_file
+from eosin.report.audits import missing
+from eosin.reproduction.pieces import Audit, Examples, Piece
 
 PIECES, LOCK = "pieces.jsonl", "lock"
 Entry = dict[str, Any]
+HELD = {
+    "corpus": ("statistics", "lengths"),
+    "training": ("finished", "run", "perplexity", "best_epoch", "epochs", "precision", "training_seconds"),
+    "audit": (),
+    "examples": ("contexts",),
+}
+"""What an entry must have, beside what every entry has."""
 
 
 class Results:
@@ -33,6 +42,7 @@ class Results:
     def __init__(self, folder: Path):
         self.folder = folder
         self.entries: dict[str, Entry] = {}
+        self._records: dict[Path, list[Record]] = {}
         path = folder / PIECES
         for number, line in enumerate(lines_of(path, "finished pieces") if path.is_file() else [], 1):
             entry = read_entry(line, number, path)
@@ -41,16 +51,19 @@ class Results:
     def entry(self, piece: Piece) -> Entry | None:
         """What came out of a piece, if it is finished."""
         found = self.entries.get(piece.name)
-        same = found is not None and found["key"] == piece.key and found.get("finished", True)
-        return found if same and self._has_file(piece) else None
+        whole = found is not None and found["key"] == piece.key and found.get("finished", True)
+        return found if whole and self._has_all_of(piece) else None
 
-    def _has_file(self, piece: Piece) -> bool:
-        return not isinstance(piece, (Audit, Examples)) or (self.folder / piece.file).is_file()
+    def _has_all_of(self, piece: Piece) -> bool:
+        """Whether what lies in files of its own is there."""
+        file, wanted = getattr(piece, "file", None), set(getattr(piece, "decoders", ()))
+        there = file is None or (self.folder / file).is_file()
+        return there and (file is None or not wanted or wanted <= self.whole_records(file).keys())
 
     def check(self, piece: Piece) -> None:
         """A finished piece must not be replaced by another one of the same name."""
         found = self.entries.get(piece.name)
-        if found and isinstance(piece, Training) and found.get("finished", True) and found["key"] != piece.key:
+        if found and piece.lasting and found["key"] != piece.key:
             raise BadInput(
                 f"{self.folder} holds results of another {piece.name}, with other settings than these; "
                 "name another folder (--out)"
@@ -68,6 +81,7 @@ class Results:
             file.flush()
             os.fsync(file.fileno())
         self.entries[piece.name] = json.loads(line)
+        self._records.clear()
 
     def training(self, run: str) -> Entry | None:
         """What came out of a run: of its end, or of how far it was."""
@@ -79,25 +93,40 @@ class Results:
         return run if entry is None or entry["finished"] else f"{run}@epoch-{entry['best_epoch']}"
 
     def as_it_stands(self, piece: Piece) -> Piece:
-        """The piece for runs as far as they are."""
-        runs = {key: self.standing(run) for key, run in vars(piece).items() if key in ("run", "remedy_run")}
-        return piece if isinstance(piece, Training) else replace(piece, **runs)
+        return piece.standing(self.standing)
 
     def records(self, audit: Audit) -> dict[str, Record]:
-        """By decoder; of the run as it stands."""
-        path = self.folder / replace(audit, run=self.standing(audit.run)).file
-        return {record.signature["decoder"]: record for record in pooled(read_records(path))} if path.is_file() else {}
+        """By decoder, of the run as it stands; a decoder that is not through with all contexts is left out."""
+        return self.whole_records(audit.standing(self.standing).file)
+
+    def whole_records(self, file: Path) -> dict[str, Record]:
+        path = self.folder / file
+        if path not in self._records:
+            self._records[path] = pooled(read_records(path)) if path.is_file() else []
+        return {record.signature["decoder"]: record for record in self._records[path] if not missing(record)}
 
     def examples(self, piece: Examples) -> list[Entry]:
-        path = self.folder / cast(Examples, self.as_it_stands(piece)).file
-        return [json.loads(line) for line in lines_of(path, "examples")] if path.is_file() else []
+        path = self.folder / piece.standing(self.standing).file
+        lines = lines_of(path, "examples") if path.is_file() else []
+        try:
+            found = [json.loads(line) for line in lines]
+            return [{**each, "context": int(each["context"]), "steps": list(each["steps"])} for each in found]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made anew") from error
+
+    def digest(self, *what: object) -> str:
+        """Of all results, and of what else is named."""
+        written = json.dumps([self.entries, *map(str, what)], sort_keys=True)
+        return sha256(written.encode()).hexdigest()[:16]
 
 
 def read_entry(line: str, number: int, path: Path) -> Entry:
     try:
         entry = json.loads(line)
-        if not isinstance(entry["name"], str) or not isinstance(entry["key"], str):
-            raise TypeError("a piece has a name and a key")
+        held = ("key", "seconds", "machine", *HELD[entry["what"]])
+        lacking = [key for key in held if key not in entry]
+        if not isinstance(entry["name"], str) or lacking:
+            raise ValueError(f"it lacks {', '.join(lacking) or 'a name'}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"line {number} of {path} is not a finished piece: {error}; put back a good copy") from error
     return entry
@@ -112,8 +141,5 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise BadInput(f"cannot write in {folder}: {error.strerror}; name another folder (--out)") from error
     with opened as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"another process is at work in {folder}; wait for it, or name another (--out)") from None
+        locked_file(file, f"another process is at work in {folder}; wait for it, or name another (--out)")
         yield

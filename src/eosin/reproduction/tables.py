@@ -17,7 +17,7 @@ from eosin.causes import Cause
 from eosin.report.audits import percent, percent_interval, ratio_of
 from eosin.report.tables import Column, Table, Value, one_decimal, two_decimals, whole
 from eosin.reproduction.exhibits import Exhibit, Shown, at_temperature
-from eosin.reproduction.pieces import Corpus, Plan, Training
+from eosin.reproduction.pieces import Plan
 from eosin.reproduction.results import Entry, Results
 
 ROUNDING = 0.005
@@ -51,14 +51,33 @@ class View:
 
     def unfinished(self) -> Iterator[str]:
         """What is missing, or was looked at before its end."""
-        wanted = [piece.run for piece in self.plan.trainings if piece.model in self.exhibit.trained]
-        found = {run: self.results.training(run) for run in wanted}
+        own = self.plan.of(self.exhibit)
+        found = {piece.run: self.results.training(piece.run) for piece in own.trainings}
         absent = [run for run, entry in found.items() if entry is None]
         if absent:
-            yield f"Not trained yet: {', '.join(absent)}."
+            yield f"Not trained yet: {listed(absent)}."
         for entry in filter(None, found.values()):
             if not entry["finished"]:
                 yield f"Unfinished: {entry['run']}, after {entry['epochs']} epochs (the best is {entry['best_epoch']})."
+        audits = [audit for audit in own.audits if found.get(audit.run)]
+        open_ones = [audit.name for audit in audits if not set(audit.decoders) <= self.results.records(audit).keys()]
+        if open_ones:
+            yield f"Not finished yet: {listed(open_ones)}."
+
+    def at_limit(self) -> str:
+        """The limit and the number of contexts, as they were."""
+        own = self.plan.of(self.exhibit)
+        counts = {record.counts.contexts for audit in own.audits for record in self.results.records(audit).values()}
+        contexts = f"{' or '.join(f'{count:,}' for count in sorted(counts))} contexts." if counts else ""
+        return f"L = {self.plan.preset.max_steps:,}; {contexts}".rstrip("; ")
+
+
+MOST_LISTED = 12
+
+
+def listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_LISTED
+    return ", ".join([*names[:MOST_LISTED], *([f"and {more} more"] if more > 0 else [])])
 
 
 # a number of ours beside one of the paper's
@@ -122,11 +141,6 @@ def number(pair: Any) -> tuple[float, float] | None:
 STAR = "* differs from the paper's by more than both spreads."
 
 
-def at_limit(view: View) -> str:
-    contexts = view.plan.preset.contexts
-    return f"L = {view.plan.preset.max_steps:,}; {f'the first {contexts:,}' if contexts else 'all'} contexts."
-
-
 def ratios(view: View) -> list[Table]:
     """Decoders by models."""
     exhibit = view.exhibit
@@ -141,7 +155,7 @@ def ratios(view: View) -> list[Table]:
             found, paper = view.of_decoder(shown, decoder), number(shown.paper.get(decoder))
             cells += [ratio(found, paper), paper, proved(found)]
         rows.append(tuple(cells))
-    return [view.table(columns, rows, at_limit(view), STAR)]
+    return [view.table(columns, rows, view.at_limit(), STAR)]
 
 
 def heads(view: View) -> list[Table]:
@@ -161,7 +175,7 @@ def heads(view: View) -> list[Table]:
         measured = ours(test_perplexities(view, shown), None, papers[1])
         found = ratio(view.of_decoder(shown, decoder), papers[0])
         rows.append((shown.label, shown.head, found, papers[0], measured, papers[1]))
-    return [view.table(columns, rows, at_limit(view), STAR)]
+    return [view.table(columns, rows, view.at_limit(), STAR)]
 
 
 def test_perplexities(view: View, shown: Shown) -> list[float]:
@@ -222,7 +236,7 @@ def _count(number: float) -> str:
 
 
 def corpus_entry(view: View, model: str) -> Entry | None:
-    return view.results.entry(Corpus(model, view.plan.changes(model)))
+    return view.results.entry(view.plan.corpus(model))
 
 
 def grid(view: View) -> list[Table]:
@@ -230,7 +244,7 @@ def grid(view: View) -> list[Table]:
     names = list(view.exhibit.sweep)
     columns = (
         Column("model", left=True),
-        *(Column(name.split(".")[1], str) for name in names),
+        *(Column(name.split(".")[1], _setting) for name in names),
         our_column("valid perplexity"),
         Column("best epoch", whole),
         Column("chosen by", left=True),
@@ -243,20 +257,18 @@ def grid(view: View) -> list[Table]:
         for (values, entries), mean in zip(tried, means, strict=True):
             by = ["us"] * (mean is not None and mean == best) + ["the paper"] * (values == shown.paper)
             measured = ours([e["perplexity"]["valid"] for e in entries], None, None)
-            settings = (str(values[name]).lower() for name in names)
+            settings = (values[name] for name in names)
             rows.append((shown.label, *settings, measured, how_trained(entries)[0], ", ".join(by)))
     return [view.table(columns, rows)]
 
 
+def _setting(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def grid_entries(view: View, model: str, values: dict[str, Any]) -> list[Entry]:
-    wanted = [piece for piece in view.plan.pieces if isinstance(piece, Training) and piece.model == model]
-    names = [piece.run for piece in wanted if all(_set(piece, name) == value for name, value in values.items())]
-    return [entry for run in names if (entry := view.results.training(run))]
-
-
-def _set(piece: Training, name: str) -> Any:
-    section, key = name.split(".")
-    return piece.changes.get(section, {}).get(key)
+    runs = [view.plan.training(model, seed, values).run for seed in view.plan.seeds]
+    return [entry for run in runs if (entry := view.results.training(run))]
 
 
 def mean_valid(entries: Sequence[Entry]) -> float | None:
@@ -272,7 +284,9 @@ def by_lengths(view: View) -> list[Table]:
         *(Column(name, whole) for name in ("5%", "25%", "50%", "75%", "95%")),
     )
     rows = [(label, left, *_summary(ended)) for label, left, ended in length_distributions(view)]
-    return [view.table(columns, rows, at_limit(view), "Quantiles are of what ended.")]
+    return [
+        view.table(columns, rows, view.at_limit(), "Quantiles are of what ended; of several initialisations the first.")
+    ]
 
 
 def length_distributions(view: View) -> list[tuple[str, Value, dict[int, int]]]:
@@ -300,7 +314,7 @@ def by_contexts(view: View) -> list[Table]:
         for decoder in view.exhibit.decoders
         for contexts in view.exhibit.contexts
     ]
-    return [view.table(columns, rows, at_limit(view))]
+    return [view.table(columns, rows, view.at_limit())]
 
 
 def by_limits(view: View) -> list[Table]:
@@ -334,7 +348,7 @@ def by_temperature(view: View) -> list[Table]:
         for shown in exhibit.models
         for decoder in exhibit.decoders
     ]
-    return [view.table(columns, rows, at_limit(view))]
+    return [view.table(columns, rows, view.at_limit())]
 
 
 def by_survival(view: View) -> list[Table]:
@@ -350,7 +364,7 @@ def by_survival(view: View) -> list[Table]:
         for shown in view.exhibit.models
         for decoder in view.exhibit.decoders
     ]
-    return [view.table(columns, rows, at_limit(view))]
+    return [view.table(columns, rows, view.at_limit())]
 
 
 WORDS = 40
@@ -359,7 +373,7 @@ WORDS = 40
 
 def continuations(view: View) -> list[Table]:
     columns = (
-        Column("context", left=True),
+        Column("context", whole),
         Column("prefix", left=True),
         Column("model", left=True),
         Column("decoder", left=True),
@@ -369,9 +383,7 @@ def continuations(view: View) -> list[Table]:
     for pair in view.exhibit.pairs:
         found = view.results.examples(view.plan.examples(pair, view.exhibit.shown))
         found.sort(key=lambda each: each["context"])  # a baseline and its remedy side by side
-        rows += [
-            (str(each["context"]), each["prefix"], each["run"], each["decoder"], beginning(each)) for each in found
-        ]
+        rows += [(each["context"], each["prefix"], each["run"], each["decoder"], beginning(each)) for each in found]
     return [view.table(columns, rows)]
 
 

@@ -17,18 +17,19 @@ from tqdm import tqdm
 import eosin
 from eosin.auditing.loops import repeating_tail
 from eosin.auditing.quality import evaluate
-from eosin.auditing.record import pooled, read_records
+from eosin.auditing.record import Record, lines_of, pooled, read_records
 from eosin.auditing.run import audit
 from eosin.decoding.decode import device_of
 from eosin.decoding.floor import Floor
 from eosin.decoding.trace import Trace, trace
+from eosin.errors import BadInput
 from eosin.files import write_text
-from eosin.interfaces import LanguageModel
+from eosin.interfaces import Completion, Decoder, LanguageModel
 from eosin.models.checkpoint import WEIGHTS, load
-from eosin.reproduction.exhibits import FOLDER
-from eosin.reproduction.pieces import Audit, Corpus, Examples, Piece, Training
+from eosin.report.audits import missing
+from eosin.reproduction.exhibits import model_file
+from eosin.reproduction.pieces import TRACED, Audit, Corpus, Examples, Piece, Training
 from eosin.reproduction.results import Entry, Results
-from eosin.settings import check_known
 from eosin.tensor_files import load_tensors
 from eosin.text.corpus import Corpus as Prepared
 from eosin.text.preparation import open_corpus, prepare
@@ -36,8 +37,8 @@ from eosin.text.sources import SPLITS
 from eosin.text.tokenization import Tokenizer
 from eosin.training.config import Config, merged, read_settings
 from eosin.training.events import LOG, Listener
-from eosin.training.loop import chosen_device, train
-from eosin.training.run import RESUME, corpus_of, origin
+from eosin.training.loop import Stopped, chosen_device, train
+from eosin.training.run import RESUME, check_same, corpus_of, origin
 
 
 @dataclass
@@ -55,23 +56,40 @@ class Workshop:
     """Whether nothing is trained: runs are looked at as far as they are."""
 
     def do(self, piece: Piece) -> Entry | None:
-        """Do a piece and remember it; None if it cannot be done as things are."""
-        started = time.monotonic()
+        """Do a piece and remember it; None if its run has not been trained for an epoch yet."""
+        before, started = self.results.entries.get(piece.name, {}), time.monotonic()
         result = WORK[piece.what](self, piece)
         if result is None:
             return None
-        seconds = {"seconds": round(time.monotonic() - started, 1)}
-        self.results.add(piece, {**seconds, **result, "machine": machine()})
+        seconds = time.monotonic() - started + (before["seconds"] if before.get("key") == piece.key else 0.0)
+        self.results.add(piece, {"seconds": round(seconds, 1), **result, "machine": machine()})
         return self.results.entries[piece.name]
 
     def folder(self, run: str) -> Path:
         """Of a run, whatever it is called in records."""
         return self.runs / run.partition("@")[0]
 
+    def has(self, run: str) -> bool:
+        """Whether there are weights; a run that is finished must have some."""
+        folder, entry = self.folder(run), self.results.training(run)
+        if (folder / WEIGHTS).is_file():
+            return True
+        if entry and entry["finished"]:
+            raise BadInput(f"{run} is finished, but it is not in {self.runs}; name the folder that it is in (--runs)")
+        return False
+
     def model(self, run: str, floor: float = 0.0) -> LanguageModel:
+        """As it was when the run got its name in records."""
+        folder, epoch = self.folder(run), run.partition("@epoch-")[2]
+        if epoch and best_epoch(folder) != int(epoch):
+            raise BadInput(f"{folder} has been trained on since epoch {epoch}; the same command looks at it anew")
         usual = "cuda" if torch.cuda.is_available() else "cpu"
-        model = load(self.folder(run)).to(chosen_device(usual if self.device == "auto" else self.device))
+        model = load(folder).to(chosen_device(usual if self.device == "auto" else self.device))
         return Floor(model, floor) if floor else model
+
+    def check_stop(self) -> None:
+        if self.stopping():
+            raise Stopped
 
 
 def machine() -> Entry:
@@ -95,11 +113,7 @@ def processor() -> str:
 
 def configured(model: str, changes: dict[str, dict[str, Any]], seed: int = 0) -> Config:
     """The settings of a model with the changes of a preset or a sweep."""
-    path = Path(model)
-    if path.suffix != ".toml":
-        check_known(model, sorted(path.stem for path in FOLDER.glob("*.toml")), "a model, or a .toml file of one")
-        path = FOLDER / f"{model}.toml"
-    table = merged(read_settings(path), changes)
+    table = merged(read_settings(model_file(model)), changes)
     return Config.of(merged(table, {"training": {"seed": seed}}))
 
 
@@ -150,13 +164,18 @@ def is_finished(folder: Path) -> bool:
     return (folder / RESUME).is_file() and "result" in load_tensors(folder / RESUME)[1]
 
 
+def best_epoch(folder: Path) -> int:
+    """Of the weights that are there."""
+    return int(load_tensors(folder / WEIGHTS)[1]["epoch"])
+
+
 def progress_of(folder: Path) -> Entry:
     """How a run went: its epochs, how long they took, and under what conditions."""
     notes = load_tensors(folder / RESUME)[1]
-    log = [json.loads(line) for line in (folder / LOG).read_text(encoding="utf-8").splitlines()]
+    log = [json.loads(line) for line in lines_of(folder / LOG, "events")]
     epochs = [event for event in log if event["event"] == "epoch"]
     return {
-        "best_epoch": notes["progress"]["best_epoch"],
+        "best_epoch": best_epoch(folder),
         "epochs": len(epochs),
         "valid_perplexities": [event["valid_perplexity"] for event in epochs],
         "training_seconds": round(notes["progress"]["seconds"]),
@@ -169,21 +188,34 @@ def look_at(folder: Path, piece: Training, shop: Workshop) -> Entry | None:
     """A run that is not finished, by the best weights it has so far."""
     if not (folder / WEIGHTS).is_file():
         return None
-    model, corpus = load(folder), corpus_of(folder)
-    measured = {split: evaluate(model, corpus.splits[split], torch.device("cpu")).perplexity for split in SPLITS}
-    return {"finished": False, "perplexity": measured, **progress_of(folder), **about(piece)}
+    corpus = corpus_of(folder)
+    check_same(folder, configured(piece.model, piece.changes, piece.seed).resolved(corpus))
+    known = progress_of(folder)
+    before = shop.results.training(piece.run)
+    if before and before["best_epoch"] == known["best_epoch"] and before["key"] == piece.key:
+        return {key: before[key] for key in ("finished", "perplexity", *known, *about(piece))}
+    model = shop.model(f"{piece.run}@epoch-{known['best_epoch']}")
+    measured = {split: evaluate(model, corpus.splits[split], where(model)).perplexity for split in SPLITS}
+    return {"finished": False, "perplexity": measured, **known, **about(piece)}
+
+
+def where(model: LanguageModel) -> torch.device:
+    return device_of(model) or torch.device("cpu")
 
 
 def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
-    folder = shop.folder(piece.run)
-    if not (folder / WEIGHTS).is_file():
+    if not shop.has(piece.run):
         return None
-    corpus = corpus_of(folder)
+    folder, out = shop.folder(piece.run), shop.results.folder / piece.file
+    corpus, model = corpus_of(folder), shop.model(piece.run, piece.floor)
     prefixes = corpus.contexts(piece.contexts, piece.count or None)
-    model = shop.model(piece.run, piece.floor)
-    out = shop.results.folder / piece.file
     named = {**origin(folder, corpus), "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
     with tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False) as bar:
+
+        def watch(completion: Completion, decoder: Decoder) -> None:
+            bar.update()
+            shop.check_stop()
+
         audit(
             model,
             prefixes,
@@ -192,31 +224,36 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
             survival=piece.survival,
             out=out,
             about={**named, **({"floor": piece.floor} if piece.floor else {})},
-            watch=lambda completion, decoder: bar.update(),
+            watch=watch,
             text_of=Tokenizer.load(folder).decode,
         )
-    # the shards of one decoder in one line: a tenth of the size, and all of it counts
-    write_text(out, "".join(record.written() + "\n" for record in pooled(read_records(out))))
+    write_text(out, "".join(record.written() + "\n" for record in compacted(list(read_records(out)))))
     if not piece.floor:
         return {}
-    device = device_of(model) or torch.device("cpu")
-    return {"perplexity": {"test": evaluate(model, corpus.splits["test"], device).perplexity}}
+    return {"perplexity": {"test": evaluate(model, corpus.splits["test"], where(model)).perplexity}}
+
+
+def compacted(records: list[Record]) -> list[Record]:
+    """The shards of a decoder that has been through all contexts in one record: smaller, and the same counts."""
+    whole = {record.signature["decoder"]: record for record in pooled(records) if not missing(record)}
+    unfinished = [record for record in records if record.signature["decoder"] not in whole]
+    return [*whole.values(), *unfinished]
 
 
 def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
-    folder = shop.folder(piece.run)
-    records = shop.results.folder / piece.records.replace(piece.run.partition("@")[0], piece.run)
-    if not records.is_file() or not (shop.folder(piece.remedy_run) / WEIGHTS).is_file():
+    runs = ((piece.run, piece.decoder), (piece.remedy_run, piece.remedy_decoder))
+    audited = shop.results.whole_records(piece.baseline.file)
+    if piece.decoder not in audited or not all(shop.has(run) for run, _ in runs):
         return None
-    by_decoder = {record.signature["decoder"]: record for record in pooled(read_records(records))}
-    unended = by_decoder[piece.decoder].counts.unended
+    unended = audited[piece.decoder].counts.unended
     chosen = [context for context, left in sorted(unended.items()) if left][: piece.shown]
-    prefixes = corpus_of(folder).contexts("test")
+    prefixes = corpus_of(shop.folder(piece.run)).contexts("test")
     lines = []
-    for run, decoder in ((piece.run, piece.decoder), (piece.remedy_run, piece.remedy_decoder)):
+    for run, decoder in runs:
         model, tokenizer = shop.model(run), Tokenizer.load(shop.folder(run))
         for context in chosen:
-            found = trace(model, prefixes[context], decoder, max_steps=piece.max_steps, index=context)
+            shop.check_stop()
+            found = trace(model, prefixes[context], decoder, max_steps=min(TRACED, piece.max_steps), index=context)
             lines.append({"run": run, **in_words(found, tokenizer)})
     path = shop.results.folder / piece.file
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ is taken back when the run goes on.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from eosin.errors import BadInput
-from eosin.files import PARTIAL, write_text
+from eosin.files import PARTIAL, locked_file, write_text
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.settings import Table, read_toml, section, to_toml
 from eosin.tensor_files import load_tensors, save_tensors
@@ -97,10 +96,7 @@ def open_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[Run]:
     _check_place(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BadInput(f"another process is training in {folder}; wait for it or choose another --out") from error
+        locked_file(lock, f"another process is training in {folder}; wait for it or choose another --out")
         _check_place(folder, settings)
         if not (folder / CONFIG).exists():
             _create(folder, settings, corpus)
@@ -150,7 +146,7 @@ def _check_place(folder: Path, settings: Table) -> None:
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; name a directory for the run")
     if (folder / CONFIG).exists():
-        _check_same(folder, settings)
+        check_same(folder, settings)
     elif folder.exists():
         foreign = [path.name for path in folder.iterdir() if path.name.removesuffix(PARTIAL) not in BEFORE_CONFIG]
         if foreign:
@@ -160,7 +156,8 @@ def _check_place(folder: Path, settings: Table) -> None:
             )
 
 
-def _check_same(folder: Path, settings: Table) -> None:
+def check_same(folder: Path, settings: Table) -> None:
+    """What is in a run directory must be of these settings."""
     table = read_toml(folder / CONFIG)
     there = without_source({name: section(table, name, folder / CONFIG) for name in ("data", *table)})
     settings = without_source(settings)

@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from eosin.auditing.certificates import beside
-from eosin.auditing.loops import repeating_tail
+from eosin.auditing.loops import Tail, onset_of, repeating_tail
 from eosin.auditing.record import Record, lines_of, read_records
 from eosin.auditing.run import Audit, audit
 from eosin.decoding.spec import parse_decoder
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     if options.count is not None and options.count < 1:
         raise BadInput(f"--count must be at least 1, got {options.count}")
     twins = TWINS.get(options.run_directory, (options.run_directory,))
-    found = {name: audited(run_folder(name), options, one_of_many=len(twins) > 1) for name in twins}
+    found = {name: audited(run_folder(name), own(options, name) if len(twins) > 1 else options) for name in twins}
     if options.json:
         told = {name: summary(result) for name, (result, _) in found.items()}
         print(json.dumps(told if len(told) > 1 else told[twins[0]]))
@@ -101,7 +101,14 @@ def run(options: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def audited(folder: Path, options: argparse.Namespace, one_of_many: bool = False) -> tuple[Audit, Path | None]:
+def own(options: argparse.Namespace, name: str) -> argparse.Namespace:
+    """The options with files of its own for one of several runs."""
+    files = {key: vars(options)[key] for key in ("out", "completions")}
+    renamed = {key: path and path.with_name(f"{path.stem}-{name}{path.suffix}") for key, path in files.items()}
+    return argparse.Namespace(**{**vars(options), **renamed})
+
+
+def audited(folder: Path, options: argparse.Namespace) -> tuple[Audit, Path | None]:
     """An audit of a run, and the file of its records; beside a bundled run none is made."""
     model = load(folder).to(chosen_device(options.device), DTYPES[options.dtype])
     decoders = decoders_of(options.decoders)
@@ -110,8 +117,6 @@ def audited(folder: Path, options: argparse.Namespace, one_of_many: bool = False
     out = options.out
     if out is None and not is_bundled(folder):
         out = folder / "audits" / default_name(options, len(prefixes))
-    elif out is not None and one_of_many:
-        out = out.with_name(f"{out.stem}-{folder.name}{out.suffix}")
     if out and options.completions and options.completions.resolve() in (out.resolve(), beside(out).resolve()):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
     about = {**origin(folder, corpus), "contexts_from": options.contexts, "dtype": options.dtype}
@@ -231,9 +236,18 @@ def of_shard(line: str, path: Path, shards: set[tuple[str, int]]) -> bool:
         raise BadInput(f"{path} is not a file of completions, and is left as it is: {error}") from error
 
 
+def tail_of(completion: Completion) -> Tail | None:
+    """What repeats at the end: what is proved to, or what can be seen to."""
+    tokens = completion.tokens.numpy()
+    if completion.proof is None:
+        return repeating_tail(tokens)
+    period = len(completion.proof.cycle)
+    return Tail(onset_of(tokens, period) if period < len(tokens) else len(tokens), period)
+
+
 def shown(completion: Completion, decoder: Decoder, tokenizer: Tokenizer) -> dict[str, Any]:
     tokens = completion.tokens.tolist()
-    tail = None if completion.cause.ends else repeating_tail(completion.tokens.numpy())
+    tail = None if completion.cause.ends else tail_of(completion)
     return {
         "decoder": str(decoder),
         "context": completion.index,

@@ -18,8 +18,9 @@ from eosin.report.tables import as_text
 from eosin.reproduction.exhibits import exhibit_names, load_exhibit
 from eosin.reproduction.pieces import Audit, Plan
 from eosin.reproduction.presets import load_preset, preset_names
-from eosin.reproduction.rendering import OVERVIEW, PAGE, tables, views, write_figures, write_page, write_tables
+from eosin.reproduction.rendering import OVERVIEW, PAGE, PLAN, Shown
 from eosin.reproduction.results import Entry, Results, locked
+from eosin.settings import read_toml, section
 
 if TYPE_CHECKING:
     from eosin.reproduction.work import Workshop
@@ -37,7 +38,10 @@ examples:
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
-        "preset", nargs="?", metavar="PRESET", help=f"{', '.join(preset_names())}, or a .toml file (default: quick)"
+        "preset",
+        nargs="?",
+        metavar="PRESET",
+        help=f"{', '.join(preset_names())}, or a .toml file (default: that of --out, or quick)",
     )
     verb.add_argument("--preset", dest="named", metavar="PRESET", help="the same, as an option")
     verb.add_argument(
@@ -64,44 +68,57 @@ def count(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    plan = planned(options)
-    folder = options.out or Path("reproduction") / plan.preset.name
+    plan, folder = planned(options)
     results = Results(folder)
     for piece in plan.pieces:
         results.check(piece)
     if options.dry_run:
         print(listed(plan, results, options))
         return
-    if not options.tables_only:
-        make(plan, results, options)
-    elif not results.entries:
-        raise BadInput(f"there are no results in {folder}; make some without --tables-only, or name another (--out)")
-    write_tables(plan, results)
-    print(json.dumps(summary(plan, results)) if options.json else described(plan, results, options.tables_only))
+    if options.tables_only:
+        if not results.entries:
+            raise BadInput(
+                f"there are no results in {folder}; make some without --tables-only, or name another (--out)"
+            )
+        shown = Shown(plan, results)
+    else:
+        shown = made(plan, results, options)
+    shown.write()
+    print(json.dumps(summary(shown)) if options.json else described(shown, options.tables_only))
     if not options.tables_only:
         check_baselines(plan, results)
 
 
-def make(plan: Plan, results: Results, options: argparse.Namespace) -> None:
+def made(plan: Plan, results: Results, options: argparse.Namespace) -> Shown:
     """Do what is missing, and show it. torch is not needed to see that nothing is."""
-    folder = results.folder
     missing = any(results.entry(results.as_it_stands(piece)) is None for piece in plan.pieces)
-    if not missing and (folder / PAGE).is_file():
-        return
+    if not missing:
+        shown = Shown(plan, results)
+        if shown.is_drawn():
+            return shown
     check_extras()
-    with locked(folder):
+    with locked(results.folder):
         if missing:
-            work(plan, results, options.runs or folder / "runs", options)
-        write_figures(plan, results)
-        write_page(plan, results)
+            work(plan, results, options.runs or results.folder / "runs", options)
+        shown = Shown(plan, results)
+        with going_on(results):
+            shown.draw()
+    return shown
 
 
-def planned(options: argparse.Namespace) -> Plan:
+def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
+    """What to make, and where: as the options say, and else as it was made there before."""
     if options.preset and options.named and options.preset != options.named:
         raise BadInput(f"there are two presets, {options.preset} and {options.named}; name one")
-    preset = load_preset(options.preset or options.named or "quick")
-    exhibits = tuple(load_exhibit(name, preset.tokenization) for name in options.only or preset.exhibits)
-    return Plan(preset, exhibits, tuple(range(options.seeds or preset.initialisations)))
+    name = options.preset or options.named
+    before: dict[str, Any] = {}
+    if name is None and options.out and (options.out / PLAN).is_file():
+        before = section(read_toml(options.out / PLAN), "plan", options.out / PLAN)
+    preset = load_preset(name or before.get("preset", "quick"))
+    names = options.only or before.get("exhibits") or preset.exhibits
+    exhibits = tuple(load_exhibit(each, preset.tokenization) for each in names)
+    seeds = options.seeds or before.get("seeds") or preset.initialisations
+    return Plan(preset, exhibits, tuple(range(seeds))), options.out or Path("reproduction") / preset.name
 
 
 def check_extras() -> None:
@@ -114,6 +131,7 @@ def check_extras() -> None:
 def work(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> None:
     with workshop(results, runs, options) as shop:
         for number, piece in enumerate(plan.pieces, 1):
+            shop.check_stop()
             piece = results.as_it_stands(piece)
             if results.entry(piece) is None:
                 tell(f"[{number}/{len(plan.pieces)}] {piece.name}", options)
@@ -146,14 +164,14 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def workshop(results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Workshop]:
-    """A signal during training is heard after the step, so that the run is saved; at other times it interrupts."""
+    """A signal to end is heard after the step of training or the completion that is under way, and all is saved."""
     from eosin.reproduction.work import Workshop
     from eosin.training.loop import Stopped, using_threads
 
     requested: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: requested.append(number))
     try:
-        with using_threads(options.threads):
+        with going_on(results), using_threads(options.threads):
             yield Workshop(
                 results=results,
                 runs=runs,
@@ -166,12 +184,19 @@ def workshop(results: Results, runs: Path, options: argparse.Namespace) -> Itera
     except Stopped:
         sys.stderr.write("eosin reproduce: stopped and saved; the same command goes on\n")
         sys.exit(128 + requested[0])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def going_on(results: Results) -> Iterator[None]:
+    """Whatever stops this says that nothing is lost."""
+    try:
+        yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what is finished is in {results.folder}; the same command goes on") from None
     except OSError as error:
         raise BadInput(f"{error}; what is finished is in {results.folder}, and the same command goes on") from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
@@ -188,24 +213,19 @@ def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
     return "\n".join([*lines, f"{duration(total):>10}  in all, {about}"])
 
 
-def described(plan: Plan, results: Results, tables_only: bool) -> str:
-    parts = [as_text(table) for view in views(plan, results) for table in tables(view)]
-    made = [OVERVIEW, "tables/", *([] if tables_only else ["figures/", PAGE])]
-    return "\n\n".join([*parts, f"in {results.folder}: {', '.join(made)}"])
+def described(shown: Shown, tables_only: bool) -> str:
+    parts = [as_text(table) for made in shown.tables.values() for table in made]
+    there = [OVERVIEW, "tables/", *([] if tables_only else ["figures/", PAGE])]
+    return "\n\n".join([*parts, f"in {shown.results.folder}: {', '.join(there)}"])
 
 
-def summary(plan: Plan, results: Results) -> dict[str, Any]:
+def summary(shown: Shown) -> dict[str, Any]:
     """For machines."""
-    return {
-        "folder": str(results.folder),
-        "tables": {
-            view.exhibit.name: [
-                {"title": table.title, "columns": table.flat_headings, "rows": table.flat_rows}
-                for table in tables(view)
-            ]
-            for view in views(plan, results)
-        },
+    tables = {
+        name: [{"title": table.title, "columns": table.flat_headings, "rows": table.flat_rows} for table in made]
+        for name, made in shown.tables.items()
     }
+    return {"folder": str(shown.results.folder), "tables": tables}
 
 
 def check_baselines(plan: Plan, results: Results) -> None:
