@@ -41,3 +41,13 @@ def test_the_file_map_is_the_package():
     listed = re.findall(r"(\w+\.py) ", block.group(1))
     there = [path.name for path in (ROOT / "src/eosin").rglob("*.py") if path.name != "__init__.py"]
     assert sorted(listed) == sorted(there)
+
+
+def test_the_first_table_of_the_readme_is_that_of_the_results():
+    block = re.search(r"^```\ndecoder.*?^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert block
+    tables = [(ROOT / "results/quick/tables" / name).read_text() for name in ("table-1-word.txt", "table-3-word.txt")]
+    there = {line for table in tables for line in table.splitlines()}
+    lines = [line for line in block[0].splitlines() if line and not line.startswith("```")]
+    assert len(lines) > 8
+    assert set(lines) <= there

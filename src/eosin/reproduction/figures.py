@@ -38,10 +38,10 @@ def draw(view: View, folder: Path) -> list[Path]:
     if drawing is None:
         return []
     plt = pyplot()
-    figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
     drawn = drawing(view, axes)
     if drawn:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
         folder.mkdir(parents=True, exist_ok=True)
         for ending in ENDINGS:
             how = {"format": ending, "dpi": 160, "metadata": WITHOUT_DATE[ending]}
@@ -53,7 +53,7 @@ def draw(view: View, folder: Path) -> list[Path]:
 def curves(view: View, axes: Any) -> bool:
     """The share that has not ended, against the number of steps."""
     limit = view.plan.preset.max_steps
-    steps = [step for step in STEPS if step <= limit]
+    steps = [*(step for step in STEPS if step < limit), limit]
     drawn = False
     for shown, style in zip(view.exhibit.models, ("-", "--", ":"), strict=False):
         for number, decoder in enumerate(view.exhibit.decoders):
@@ -61,7 +61,7 @@ def curves(view: View, axes: Any) -> bool:
                 shares = [percent(record.counts.ratio(step)) for step in steps]
                 axes.plot(steps, shares, style, color=f"C{number}", label=f"{shown.label}, {decoder}", linewidth=1)
                 drawn = True
-    axes.set(xscale="log", yscale="symlog", xlabel="L", ylabel="r_L (%)", ylim=(0, 100))
+    axes.set(xscale="log", yscale="symlog", xlabel="$L$", ylabel="$r_L$ (%)", ylim=(0, 100))
     axes.set_yscale("symlog", linthresh=0.01)
     return drawn
 
@@ -88,7 +88,7 @@ def epsilons(view: View, axes: Any) -> bool:
     for shown, perplexity, share in price(view):
         axes.scatter([perplexity], [share], label=f"{shown.label}, {shown.head}", s=18)
         drawn = True
-    axes.set(xlabel="test perplexity", ylabel="greedy r_L (%)")
+    axes.set(xlabel="test perplexity", ylabel="greedy $r_L$ (%)")
     axes.set_yscale("symlog", linthresh=0.1)
     return drawn
 

@@ -28,6 +28,8 @@ class Preset:
     """The paper's L."""
     contexts: int = 0
     """Of each distribution; 0 is all."""
+    caution: str = ""
+    """What is to be said below every table."""
     tokenization: str = "bpe"
     """Of the exhibits that are made for one only."""
     baselines: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ class View:
         return [entry for entry in entries if entry is not None]
 
     def table(self, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str) -> Table:
-        said = " ".join([*notes, *self.unfinished()]).strip()
+        said = " ".join(filter(None, [*notes, self.plan.preset.caution, *self.unfinished()]))
         return Table(tuple(columns), tuple(rows), self.exhibit.title, said)
 
     def unfinished(self) -> Iterator[str]:
