@@ -151,7 +151,11 @@ def test_the_experiments_are_the_paper_s(tokens: str, core: str, head: str):
 
 
 def test_there_are_no_other_experiments():
-    expected = {f"{tokens}-{core}-{head}" for tokens, core in PAPER for head in HEADS_OF_PAPER} | {"grid", "demo", "demo-st"}
+    expected = {f"{tokens}-{core}-{head}" for tokens, core in PAPER for head in HEADS_OF_PAPER} | {
+        "grid",
+        "demo",
+        "demo-st",
+    }
     assert {path.stem for path in EXPERIMENTS.glob("*.toml")} == expected
 
 
