@@ -1,0 +1,20 @@
+"""Hugging Face: any causal language model audited, explained and fixed. transformers is imported here only."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "CausalLM": "eosin.hub.causal_lm",
+    "consistent": "eosin.hub.generation",
+    "TerminationFloor": "eosin.hub.generation",
+    "self_terminating": "eosin.hub.heads",
+}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'eosin.hub' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOME[name]), name)

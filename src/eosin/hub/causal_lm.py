@@ -1,0 +1,142 @@
+"""A causal language model of transformers as a LanguageModel: its state is the cache of keys and values.
+
+A cache is made a value: a step reads from a copy of its shell, whose tensors are replaced and never written to, so an
+older state stays what it was. Rows of different lengths share a batch: the shorter ones are padded on the left, the
+padding is masked, and positions count from each row's own beginning.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from eosin.errors import BadInput
+from eosin.hub.norms import least_log_odds
+from eosin.interfaces import Prefix, Rows, Token, Tokens
+from eosin.promises import Promise
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Keys and values of every layer for each row, and how many of them are padding."""
+
+    cache: Any
+    padding: Int[Tensor, " batch"]
+
+    @property
+    def length(self) -> int:
+        """Of a row, padding included."""
+        return int(self.cache.get_seq_length())
+
+    @property
+    def joinable(self) -> bool:
+        """A layer that keeps a window of the past only cannot be padded."""
+        return not any(layer.is_sliding for layer in self.cache.layers)
+
+    def select(self, rows: Rows) -> Cached:
+        cache = shell(self.cache)
+        cache.batch_select_indices(rows)
+        return Cached(cache, self.padding[rows])
+
+    def join(self, other: Cached) -> Cached:
+        length = max(self.length, other.length)
+        mine, theirs = self.padded(length), other.padded(length)
+        cache = shell(mine.cache)
+        for layer, more in zip(cache.layers, theirs.cache.layers, strict=True):
+            layer.keys, layer.values = torch.cat([layer.keys, more.keys]), torch.cat([layer.values, more.values])
+        return Cached(cache, torch.cat([mine.padding, theirs.padding]))
+
+    def padded(self, length: int) -> Cached:
+        """On the left, up to a length."""
+        more = length - self.length
+        if not more:
+            return self
+        cache = shell(self.cache)
+        for layer in cache.layers:
+            layer.keys, layer.values = (functional.pad(part, (0, 0, more, 0)) for part in (layer.keys, layer.values))
+        return Cached(cache, self.padding + more)
+
+
+def shell(cache: Any) -> Any:
+    """The same tensors in new objects."""
+    made = copy.copy(cache)
+    made.layers = [copy.copy(layer) for layer in cache.layers]
+    return made
+
+
+class CausalLM(nn.Module):
+    """`model` is a causal language model of transformers; `eos_ids` are the tokens that end a sequence."""
+
+    def __init__(self, model: Any, eos_ids: tuple[int, ...]):
+        super().__init__()
+        if not eos_ids:
+            raise BadInput(
+                "no token ends a sequence: neither tokenizer nor configuration names an eos; name one (--eos)"
+            )
+        self.model = model
+        self.eos_ids = eos_ids
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self._takes = inspect.signature(model.forward).parameters
+
+    @property
+    def window(self) -> int | None:
+        """The longest text that the model has positions for."""
+        config = self.model.config.get_text_config()
+        return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+
+    def prefill(self, prefix: Prefix) -> tuple[Tensor, Cached]:
+        return self._read(prefix, None)
+
+    def step(self, token: Token, state: Cached) -> tuple[Tensor, Cached]:
+        return self._read(token[:, None], state)
+
+    def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
+        tokens = torch.cat([prefix, continuation[:, :-1]], dim=1)
+        logits = self.model(input_ids=tokens, use_cache=False).logits[:, prefix.shape[1] - 1 :].float()
+        return logits.log_softmax(-1).gather(-1, continuation[..., None])[..., 0]
+
+    def promise(self, temperature: float = 1.0) -> Promise:
+        """What the model itself promises, or Lemma 3.2 with the bound that a final norm puts on the hidden vectors."""
+        if hasattr(self.model, "promise"):
+            return self.model.promise(temperature)
+        bound = least_log_odds(self.model, self.eos_ids, temperature)
+        return lambda steps: torch.full_like(steps, bound)
+
+    @property
+    def grounds(self) -> str:
+        """What is promised, in words."""
+        return "the final norm bounds the hidden vectors, and so the logits (Lemma 3.2)"
+
+    def _read(self, tokens: Tokens, state: Cached | None) -> tuple[Tensor, Cached]:
+        """The logits after the last of the tokens."""
+        arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
+        if "logits_to_keep" in self._takes:
+            arguments["logits_to_keep"] = 1
+        if state is not None:
+            arguments |= self._after(state)
+        answer = self.model(**arguments)
+        cache = getattr(answer, "past_key_values", None)
+        if cache is None or not all(
+            hasattr(layer, "batch_select_indices") for layer in getattr(cache, "layers", [None])
+        ):
+            raise BadInput(
+                f"{type(self.model).__name__} keeps no cache of keys and values that rows can be taken out of; "
+                "Eosin needs one (use_cache)"
+            )
+        padding = tokens.new_zeros(len(tokens)) if state is None else state.padding
+        return answer.logits[:, -1].float(), Cached(cache, padding)
+
+    def _after(self, state: Cached) -> dict[str, Any]:
+        past: dict[str, Any] = {"past_key_values": shell(state.cache)}
+        if not state.padding.any():
+            return past
+        places = torch.arange(state.length + 1, device=state.padding.device)
+        positions = {"position_ids": (state.length - state.padding)[:, None]} if "position_ids" in self._takes else {}
+        return {**past, **positions, "attention_mask": (places >= state.padding[:, None]).long()}

@@ -1,0 +1,146 @@
+"""Two remedies as arguments of `generate`: truncations that keep eos, and a termination floor.
+
+    model.generate(**inputs, do_sample=True, top_p=0.9, custom_generate=eosin.hub.consistent)
+    model.generate(**inputs, logits_processor=[eosin.hub.TerminationFloor(eos_ids, budget=500)])
+
+Neither copies a generation loop: the first wraps the warpers that `generate` has prepared and hands over to its own
+loop, the second is a logits processor.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers.generation import logits_process as warpers
+from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
+
+from eosin.errors import BadInput
+from eosin.logits import rewrite_eos
+from eosin.theory.certificate import floor_for_budget
+
+TRUNCATING = (
+    warpers.TopKLogitsWarper,
+    warpers.TopPLogitsWarper,
+    warpers.MinPLogitsWarper,
+    warpers.TypicalLogitsWarper,
+    warpers.EpsilonLogitsWarper,
+    warpers.EtaLogitsWarper,
+)
+
+
+class KeepsEos(LogitsProcessor):
+    """A truncation that gives back what it took from eos."""
+
+    def __init__(self, inner: Any, eos_ids: Tensor):
+        self.inner = inner
+        self.eos_ids = eos_ids
+
+    def __call__(
+        self, input_ids: Int[Tensor, "batch time"], scores: Float[Tensor, "batch vocab"]
+    ) -> Float[Tensor, "batch vocab"]:
+        kept = self.inner(input_ids, scores.clone())
+        eos_ids = self.eos_ids.to(scores.device)
+        return kept.index_copy(1, eos_ids, scores.index_select(1, eos_ids))
+
+
+def consistent(
+    model: Any, input_ids: Tensor, logits_processor: LogitsProcessorList, generation_config: Any, **others: Any
+) -> Any:
+    """For `generate(custom_generate=...)`: whatever truncation is set keeps eos (Theorem 4.1)."""
+    eos_ids = generation_config.eos_token_id
+    if eos_ids is None:
+        raise BadInput("generate has no eos_token_id to keep; set it in the generation config")
+    ids = torch.as_tensor(eos_ids, device=input_ids.device).reshape(-1)
+    kept = LogitsProcessorList(
+        KeepsEos(each, ids) if isinstance(each, TRUNCATING) else each for each in logits_processor
+    )
+    beams = (generation_config.num_beams or 1) > 1
+    loop = type(model)._beam_search if beams else type(model)._sample
+    if not beams and "streamer" not in others:
+        others["streamer"] = streamer_of_caller()
+    return loop(model, input_ids, logits_processor=kept, generation_config=generation_config, **others)
+
+
+def streamer_of_caller() -> Any:
+    """`generate` keeps its streamer to itself when it is given a callable: it is looked up where it was given."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "generate":
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals.get("streamer")
+
+
+class TerminationFloor(LogitsProcessor):
+    """A floor under the probability of eos: survival is multiplied by (1 - epsilon)^(t - grace) after `grace` tokens.
+
+    eos_ids         the tokens that end a text
+    epsilon, grace  of the floor; or instead of both
+    budget          a length: greedy decoding ends before it, and sampling but for one case in a million
+    prompt_length   tokens of the input that were not generated; without it, the length of the first input that comes
+
+    Returns normalised log-probabilities, as beam search adds them up.
+    """
+
+    def __init__(
+        self,
+        eos_ids: int | Sequence[int],
+        *,
+        epsilon: float | None = None,
+        grace: int = 0,
+        budget: int | None = None,
+        prompt_length: int | None = None,
+    ):
+        self.eos_ids = torch.as_tensor(eos_ids).reshape(-1)
+        if not len(self.eos_ids):
+            raise BadInput("eos_ids must name at least one token")
+        if (epsilon is None) == (budget is None):
+            raise BadInput("give either epsilon (and grace if you like) or a budget of tokens")
+        if budget is not None:
+            floor = floor_for_budget(Unknown(tuple(self.eos_ids.tolist())), "ancestral", budget)
+            epsilon, grace = floor.epsilon, floor.grace
+        self.epsilon = float(epsilon or 0)
+        self.grace = grace
+        if not 0 < self.epsilon < 1 or grace < 0:
+            raise BadInput(f"epsilon must lie strictly between 0 and 1 and grace be at least 0, got {epsilon}, {grace}")
+        self.prompt_length = prompt_length
+        self._start, self._last = 0, 0
+
+    def __call__(
+        self, input_ids: Int[Tensor, "batch time"], scores: Float[Tensor, "batch vocab"]
+    ) -> Float[Tensor, "batch vocab"]:
+        log_probs = scores.float().log_softmax(-1)
+        later = self._step(input_ids.shape[1]) - self.grace
+        if later <= 0:
+            return log_probs
+        eos_ids = self.eos_ids.to(scores.device)
+        others = log_probs.index_fill(1, eos_ids, -math.inf).logsumexp(1)
+        log_factor = later * math.log1p(-self.epsilon)
+        raised = rewrite_eos(log_probs.index_select(1, eos_ids), others, lambda survival: survival + log_factor)
+        return log_probs.index_copy(1, eos_ids, raised).log_softmax(-1)
+
+    def _step(self, length: int) -> int:
+        """Of the next token, counted from 1. An input that is no longer than the last one is a new prompt."""
+        if self.prompt_length is not None:
+            return length - self.prompt_length + 1
+        if length <= self._last or not self._last:
+            self._start = length
+        self._last = length
+        return length - self._start + 1
+
+
+class Unknown:
+    """A model of which nothing is known but what ends a text."""
+
+    def __init__(self, eos_ids: tuple[int, ...]):
+        self.vocab_size, self.eos_ids = max(eos_ids) + 2, eos_ids
+
+    def prefill(self, prefix: Any) -> Any:
+        raise NotImplementedError
+
+    def step(self, token: Any, state: Any) -> Any:
+        raise NotImplementedError

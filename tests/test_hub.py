@@ -1,0 +1,432 @@
+"""Causal language models of transformers: decoded, bounded and mended as any other model."""
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import eosin
+from eosin.decoding.decode import completed
+from eosin.hub.causal_lm import CausalLM
+from eosin.hub.generation import TRUNCATING, KeepsEos, TerminationFloor, consistent
+from eosin.hub.norms import gain_and_bias, least_log_odds
+
+transformers = pytest.importorskip("transformers")
+from transformers.generation.logits_process import LogitsProcessorList  # noqa: E402
+
+VOCAB, EOS = 60, 3
+SMALL = {"vocab_size": VOCAB, "eos_token_id": EOS, "bos_token_id": 1, "pad_token_id": 0}
+LAYERS = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+
+
+def gpt2():
+    return transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=128, **SMALL)
+
+
+def llama():
+    return transformers.LlamaConfig(**LAYERS, **SMALL)
+
+
+def gemma():
+    return transformers.GemmaConfig(**LAYERS, head_dim=8, **SMALL)
+
+
+def gemma2():
+    return transformers.Gemma2Config(**LAYERS, head_dim=8, sliding_window=6, **SMALL)
+
+
+STYLES = {"gpt2": gpt2, "llama": llama, "gemma": gemma, "gemma2": gemma2}
+
+
+@pytest.fixture(params=STYLES, scope="module")
+def lm(request: pytest.FixtureRequest) -> CausalLM:
+    """With an eos that is now and then the most probable token."""
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = transformers.AutoModelForCausalLM.from_config(STYLES[request.param]()).eval()
+        for parameter in model.parameters():
+            parameter.data.mul_(4)
+    return CausalLM(model, (EOS,))
+
+
+def prompts(count: int = 12, length: int = 5) -> torch.Tensor:
+    return torch.randint(4, VOCAB, (count, length), generator=torch.Generator().manual_seed(1))
+
+
+def generated(lm: CausalLM, prefix: torch.Tensor, **how: object) -> list[list[int]]:
+    usual = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
+    with torch.no_grad():
+        made = lm.model.generate(prefix, attention_mask=torch.ones_like(prefix), **{**usual, **how})
+    rows = [row[prefix.shape[1] :].tolist() for row in made]
+    return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+
+
+def test_greedy_is_generate_token_for_token(lm: CausalLM):
+    prefix = prompts()
+    ours = eosin.decode(lm, prefix, "greedy", max_steps=20)
+    assert ours.tokens == generated(lm, prefix)
+    assert sum(ours.terminated) > 0 or len({len(row) for row in ours.tokens}) == 1
+
+
+@pytest.mark.parametrize("pool", [1, 3, 100])
+def test_prompts_of_different_lengths_do_not_disturb_each_other(lm: CausalLM, pool: int):
+    several = [prompts(1, length)[0].tolist() for length in (1, 2, 2, 5, 7, 9, 12)]
+    alone = [eosin.decode(lm, [prompt], "greedy", max_steps=15).tokens[0] for prompt in several]
+    assert eosin.decode(lm, several, "greedy", max_steps=15, pool=pool).tokens == alone
+
+
+def test_a_state_is_a_value(lm: CausalLM):
+    """Reading on does not change what a state was."""
+    with torch.no_grad():
+        _, state = lm.prefill(prompts(4))
+        one, _ = lm.step(torch.tensor([5, 6, 7, 8]), state)
+        lm.step(torch.tensor([9, 9, 9, 9]), state)
+        again, _ = lm.step(torch.tensor([5, 6, 7, 8]), state)
+        rows = torch.tensor([2, 0, 2])
+        picked, _ = lm.step(torch.tensor([7, 5, 7]), state.select(rows))
+    assert torch.equal(one, again)
+    assert_close(picked, one[rows])
+
+
+def test_joined_rows_are_as_they_were(lm: CausalLM):
+    with torch.no_grad():
+        _, short = lm.prefill(prompts(2, 3))
+        _, long = lm.prefill(prompts(3, 9))
+        if not short.joinable:
+            pytest.skip("a layer keeps a window of the past only")
+        tokens = torch.tensor([4, 5, 6, 7, 8])
+        both, state = lm.step(tokens, short.join(long))
+        assert_close(both[:2], lm.step(tokens[:2], short)[0], atol=1e-4, rtol=1e-4)
+        assert_close(both[2:], lm.step(tokens[2:], long)[0], atol=1e-4, rtol=1e-4)
+        after, _ = lm.step(tokens, state)
+        alone = lm.step(tokens[:2], lm.step(tokens[:2], short)[1])[0]
+        assert_close(after[:2], alone, atol=1e-4, rtol=1e-4)
+
+
+def test_scores_are_those_of_steps(lm: CausalLM):
+    prefix, continuation = prompts(3), prompts(3, 6)
+    with torch.no_grad():
+        scores = lm.score(prefix, continuation)
+        logits, state = lm.prefill(prefix)
+        for place in range(continuation.shape[1]):
+            token = continuation[:, place]
+            expected = logits.log_softmax(-1)[torch.arange(3), token]
+            assert_close(scores[:, place], expected, atol=1e-4, rtol=1e-4)
+            logits, state = lm.step(token, state)
+
+
+def test_beam_search_finds_what_generate_finds(lm: CausalLM):
+    """Both stop when as many hypotheses are finished as the beam is wide; each hypothesis gets the same score."""
+    prefix = prompts(4)
+    for row in prefix:
+        (ours,) = completed(lm, [row.tolist()], "beam:3", max_steps=12)
+        if not ours.cause.ends:
+            continue
+        with torch.no_grad():
+            score = lm.score(row[None], ours.tokens[None])[0].sum().item()
+        assert_close(score, ours.log_prob, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("spec", ["nucleus:0.5", "consistent-top-k:3", "typical:0.5", "min-p:0.2,temperature=0.7"])
+def test_every_decoder_works(lm: CausalLM, spec: str):
+    made = eosin.decode(lm, prompts(6), spec, max_steps=10, seed=3)
+    again = eosin.decode(lm, prompts(6), spec, max_steps=10, seed=3)
+    assert made.tokens == again.tokens
+
+
+def test_a_floor_under_it_makes_it_end(lm: CausalLM):
+    floor = eosin.Floor(lm, epsilon=0.1)
+    assert eosin.decode(floor, prompts(6), "greedy", max_steps=floor.greedy_bound).terminated.all()
+
+
+# Lemma 3.2
+
+
+def test_the_final_norm_bounds_the_logits(lm: CausalLM):
+    bound = least_log_odds(lm.model, (EOS,))
+    if lm.model.config.model_type == "gemma2":
+        assert bound == -float("inf")
+        return
+    gain, bias = gain_and_bias(lm.model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        logits = lm.model(torch.randint(VOCAB, (64, 30), generator=generator)).logits.double()
+    others = logits.index_fill(-1, torch.tensor([EOS]), -float("inf")).logsumexp(-1)
+    least = float((logits[..., EOS] - others).min())
+    assert bound <= least
+    with torch.no_grad():
+        norm = lm.model.base_model.ln_f if hasattr(lm.model.base_model, "ln_f") else lm.model.base_model.norm
+        x = torch.randn(200, len(gain), generator=generator) * 5
+        n = (norm(x).double() - bias) / gain
+    assert float(n.norm(dim=1).max()) <= len(gain) ** 0.5 * (1 + 1e-4)
+    certificate = eosin.certify(lm, "consistent-nucleus:0.2")
+    assert certificate.consistent
+    assert eosin.certify(lm, "nucleus:0.2").consistent is None
+
+
+# in generate
+
+
+SETTINGS = [
+    {"top_k": 3},
+    {"top_p": 0.2},
+    {"min_p": 0.5, "top_k": 0},
+    {"typical_p": 0.3, "top_k": 0},
+    {"epsilon_cutoff": 0.05, "top_k": 0},
+    {"eta_cutoff": 0.05, "top_k": 0},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda each: next(iter(each)))
+def test_every_truncation_keeps_eos(lm: CausalLM, settings: dict[str, float]):
+    seen = []
+
+    class Watch(transformers.LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            seen.append(scores)
+            return scores
+
+    prefix = prompts(8)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        made = lm.model.generate(
+            prefix,
+            attention_mask=torch.ones_like(prefix),
+            do_sample=True,
+            max_new_tokens=12,
+            pad_token_id=0,
+            custom_generate=consistent,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **settings,
+        )
+    assert all(step[:, EOS].isfinite().all() for step in made.scores)
+    assert any((~step.isfinite()).any() for step in made.scores)
+
+
+def test_what_is_kept_beside_eos_is_what_the_warper_keeps():
+    scores = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(2)) * 3
+    for warper in (TRUNCATING[0](4), TRUNCATING[1](0.5), TRUNCATING[2](0.3), TRUNCATING[3](0.4)):
+        plain, kept = (
+            warper(prompts(5), scores.clone()),
+            KeepsEos(warper, torch.tensor([EOS]))(prompts(5), scores.clone()),
+        )
+        others = torch.arange(VOCAB) != EOS
+        assert torch.equal(plain[:, others], kept[:, others])
+        assert torch.equal(kept[:, EOS], scores[:, EOS])
+
+
+def test_greedy_and_beams_go_through_consistent_too(lm: CausalLM):
+    prefix = prompts(4)
+    assert generated(lm, prefix, custom_generate=consistent) == generated(lm, prefix)
+    beams = {"num_beams": 3, "early_stopping": False}
+    assert generated(lm, prefix, custom_generate=consistent, **beams) == generated(lm, prefix, **beams)
+
+
+def test_streaming_goes_through_consistent(lm: CausalLM):
+    heard = []
+
+    class Streamer:
+        def put(self, value):
+            heard.append(value)
+
+        def end(self):
+            heard.append("end")
+
+    generated(lm, prompts(1), do_sample=True, top_k=2, custom_generate=consistent, streamer=Streamer())
+    assert heard[-1] == "end"
+    assert len(heard) > 2
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}], ids=["greedy", "beam", "top-k"]
+)
+def test_the_floor_ends_generate_as_it_ends_decode(lm: CausalLM, how: dict[str, object]):
+    floor = TerminationFloor(EOS, epsilon=0.1)
+    bound = eosin.Floor(lm, epsilon=0.1).greedy_bound
+    prefix = prompts(5)
+    for _ in range(2):  # the processor begins anew with every prompt
+        made = generated(lm, prefix, max_new_tokens=60, logits_processor=LogitsProcessorList([floor]), **how)
+        assert all(row[-1] == EOS for row in made)
+        if not how:
+            assert made == eosin.decode(eosin.Floor(lm, epsilon=0.1), prefix, "greedy", max_steps=60).tokens
+            assert max(map(len, made)) <= bound
+
+
+def test_the_floor_returns_log_probabilities_and_leaves_ratios():
+    scores = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(3)) * 3
+    floor = TerminationFloor([EOS, 7], epsilon=0.2, grace=2, prompt_length=5)
+    for length in (5, 6, 7, 8, 30):
+        raised = floor(torch.zeros(4, length, dtype=torch.long), scores)
+        assert_close(raised.exp().sum(1), torch.ones(4))
+        before = scores.log_softmax(-1)
+        p, q = (x[:, [EOS, 7]].exp().sum(1) for x in (before, raised))
+        later = max(0, length - 5 + 1 - 2)
+        assert_close(1 - q, (1 - p) * 0.8**later, atol=1e-6, rtol=1e-5)
+        others = [token for token in range(VOCAB) if token not in (EOS, 7)]
+        assert_close(raised[:, others] - raised[:, others[:1]], before[:, others] - before[:, others[:1]])
+
+
+def test_a_budget_is_kept(lm: CausalLM):
+    floor = TerminationFloor(EOS, budget=40)
+    assert 0 < floor.grace <= 20
+    made = generated(lm, prompts(8), max_new_tokens=60, do_sample=True, logits_processor=LogitsProcessorList([floor]))
+    assert max(map(len, made)) <= 40
+    assert all(row[-1] == EOS for row in made)
+
+
+def test_nonsense_is_refused():
+    for wrong in ({}, {"epsilon": 0.1, "budget": 9}, {"epsilon": 2.0}, {"epsilon": 0.1, "grace": -1}):
+        with pytest.raises(eosin.errors.BadInput):
+            TerminationFloor(EOS, **wrong)
+    with pytest.raises(eosin.errors.BadInput, match="no token ends"):
+        CausalLM(torch.nn.Linear(1, 1), ())
+
+
+# self-terminating heads
+
+
+def headed(lm: CausalLM, kind: str, epsilon: float = 0.02):
+    from eosin.hub.heads import self_terminating
+
+    return self_terminating(copy.deepcopy(lm.model), epsilon=epsilon, kind=kind).eval()
+
+
+def survivals(model, tokens: torch.Tensor, start: int, kind: str, epsilon: float) -> torch.Tensor:
+    """1 - p(eos) at each position from `start` on, by the definition, one position after the other."""
+    with torch.no_grad():
+        probs = model.inner(tokens).logits.double().softmax(-1)[..., EOS]
+    product, rows = torch.ones(len(tokens), dtype=torch.float64), []
+    for step, place in enumerate(range(start, tokens.shape[1]), 1):
+        product = product * (1 - probs[:, place]) * (1 - epsilon)
+        rows.append(product if kind == "st" else (1 - probs[:, place]) * (1 - epsilon) ** step)
+    return torch.stack(rows, 1)
+
+
+@pytest.mark.parametrize("kind", ["st", "nmst"])
+def test_a_head_is_its_definition_and_leaves_the_other_tokens_alone(lm: CausalLM, kind: str):
+    model, tokens = headed(lm, kind), prompts(4, 9)
+    with torch.no_grad():
+        logits = model(tokens).logits.double()
+        plain = model.inner(tokens).logits.double()
+    assert_close(1 - logits.softmax(-1)[..., EOS], survivals(model, tokens, 0, kind, 0.02), atol=1e-5, rtol=1e-4)
+    others = torch.arange(VOCAB) != EOS
+    assert_close(logits[..., others].softmax(-1), plain[..., others].softmax(-1), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["st", "nmst"])
+def test_cached_steps_are_the_whole_sequence(lm: CausalLM, kind: str):
+    model, tokens = headed(lm, kind), prompts(4, 10)
+    with torch.no_grad():
+        first = model(tokens[:, :6], logits_to_keep=1, use_cache=True)
+        steps, cache = [first.logits[:, -1]], first.past_key_values
+        for place in range(6, 10):
+            answer = model(tokens[:, place : place + 1], past_key_values=cache, logits_to_keep=1, use_cache=True)
+            steps.append(answer.logits[:, -1])
+    ended = 1 - torch.stack(steps, 1).double().softmax(-1)[..., EOS]
+    assert_close(ended, survivals(model, tokens, 5, kind, 0.02), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["st", "nmst"])
+def test_labels_say_where_the_count_begins(lm: CausalLM, kind: str):
+    model, tokens = headed(lm, kind), prompts(2, 9)
+    labels = tokens.clone()
+    labels[0, :4] = -100
+    labels[1, :6] = -100
+    answer = model(tokens, labels=labels)
+    expected = []
+    for row, first in ((0, 4), (1, 6)):
+        ended = survivals(model, tokens[row : row + 1], first - 1, kind, 0.02)[0]
+        with torch.no_grad():
+            among = model.inner(tokens[row : row + 1]).logits[0].double()
+        among[:, EOS] = -float("inf")
+        among = among.log_softmax(-1)
+        for step, place in enumerate(range(first, 9)):
+            token = tokens[row, place]
+            chosen = torch.log(1 - ended[step]) if token == EOS else ended[step].log() + among[place - 1, token]
+            expected.append(-chosen)
+    assert_close(answer.loss.double(), torch.stack(expected).mean(), atol=1e-4, rtol=1e-4)
+    answer.loss.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_nmst_begins_as_the_pretrained_model(lm: CausalLM):
+    model, tokens = headed(lm, "nmst", epsilon=1e-9), prompts(3, 8)
+    with torch.no_grad():
+        assert_close(model(tokens).logits.softmax(-1), model.inner(tokens).logits.softmax(-1), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["st", "nmst"])
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"do_sample": True}, {"prompt_lookup_num_tokens": 2}], ids=str)
+def test_it_ends_in_generate_as_its_theorem_says(lm: CausalLM, kind: str, how: dict[str, object]):
+    if "prompt_lookup_num_tokens" in how and lm.model.config.model_type == "gemma2":
+        pytest.skip("a sliding window cannot be cropped")
+    model = headed(lm, kind, epsilon=0.1)
+    prefix = prompts(1 if "prompt_lookup_num_tokens" in how else 5)
+    with torch.no_grad():
+        made = model.generate(
+            prefix,
+            attention_mask=torch.ones_like(prefix),
+            max_new_tokens=80,
+            pad_token_id=0,
+            **{"do_sample": False, **how},
+        )
+    rows = [row[prefix.shape[1] :].tolist() for row in made]
+    assert all(EOS in row for row in rows)
+    if not how or "prompt_lookup_num_tokens" in how:
+        ours = eosin.decode(CausalLM(model, (EOS,)), prefix, "greedy", max_steps=80).tokens
+        assert [row[: row.index(EOS) + 1] for row in rows] == ours
+        assert max(map(len, ours)) <= 7 + 1  # ln 2 / -ln 0.9
+
+
+@pytest.mark.parametrize("kind", ["st", "nmst"])
+def test_left_padding_does_not_matter(lm: CausalLM, kind: str):
+    model = headed(lm, kind, epsilon=0.05)
+    prefix = prompts(3, 5)
+    padded = torch.cat([torch.zeros(3, 4, dtype=torch.long), prefix], 1)
+    mask = (torch.arange(9) >= 4).long().expand(3, -1)
+    with torch.no_grad():
+        plain = model.generate(
+            prefix, attention_mask=torch.ones_like(prefix), max_new_tokens=12, do_sample=False, pad_token_id=0
+        )
+        other = model.generate(padded, attention_mask=mask, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    assert plain[:, 5:].tolist() == other[:, 9:].tolist()
+
+
+def test_it_is_saved_and_loaded(lm: CausalLM, tmp_path: Path):
+    model = headed(lm, "st", epsilon=0.03)
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    tokens = prompts(3, 7)
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, again(tokens).logits)
+    assert (again.config.kind, again.config.epsilon, again.config.eos_ids) == ("st", 0.03, [EOS])
+    assert eosin.certify(CausalLM(again, (EOS,)), "greedy").ends_by == math.floor(math.log(2) / -math.log(0.97)) + 1
+
+
+def test_it_trains_with_the_ordinary_trainer_and_with_lora(lm: CausalLM, tmp_path: Path):
+    peft = pytest.importorskip("peft")
+    model = headed(lm, "nmst")
+    old = lm.model.config.model_type == "gpt2"
+    targets = {"target_modules": ["c_attn"] if old else ["q_proj", "v_proj"], "fan_in_fan_out": old}
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, task_type="CAUSAL_LM", **targets))
+    examples = [{"input_ids": row, "labels": row.clone()} for row in prompts(16, 8)]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=6, per_device_train_batch_size=4, learning_rate=1e-2, report_to=[],
+        logging_steps=1, use_cpu=True, disable_tqdm=True, save_strategy="no",
+    )  # fmt: skip
+    trainer = transformers.Trainer(model=adapted, args=arguments, train_dataset=examples)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
