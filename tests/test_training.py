@@ -404,7 +404,14 @@ def child(folder: Path, point: str, number: int, run: str) -> subprocess.Complet
     return subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.parametrize(("point", "numbers"), POINTS.items(), ids=POINTS)
+KILLS = [
+    pytest.param(point, numbers, id=point, marks=() if place % 3 == 0 else pytest.mark.slow)
+    for place, (point, numbers) in enumerate(POINTS.items())
+]
+"""A third of them with every test run."""
+
+
+@pytest.mark.parametrize(("point", "numbers"), KILLS)
 def test_a_run_that_was_killed_ends_as_if_it_had_not_been(place: Path, point: str, numbers: list[int]):
     run = "killed " + point
     for number in numbers:

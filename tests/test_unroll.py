@@ -55,9 +55,10 @@ def threads(request: pytest.FixtureRequest):
 SPECS = [*SEARCHES, "ancestral", "nucleus:0.4", "consistent-top-k:2", "consistent-typical:0.5,temperature=0.8"]
 
 
-@pytest.mark.parametrize(
-    ("threads", "spec"), [*((1, spec) for spec in SPECS), (2, "greedy"), (2, "nucleus:0.4")], indirect=["threads"]
-)
+TWO_THREADS = [pytest.param(2, spec, marks=pytest.mark.slow) for spec in ("greedy", "nucleus:0.4")]
+
+
+@pytest.mark.parametrize(("threads", "spec"), [*((1, spec) for spec in SPECS), *TWO_THREADS], indirect=["threads"])
 @pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
 def test_order_pool_and_company_do_not_matter(core: str, spec: str, threads: int):
     """Bit for bit, on a recurrent model in float32 with several blocks of vocabulary."""
