@@ -20,6 +20,7 @@ VERBS = {
     "trace": "what became of eos at every step of one decoding: its rank, and which rule removed it",
     "audit": "how often decoding does not end, by decoder, with intervals",
     "certify": "what is guaranteed before decoding: whether it ends, by which theorem and which step",
+    "doctor": "why a Hugging Face model may not stop: checks of its folder and of what it was trained on",
     "reproduce": "the paper's tables and figures: trains and audits what is missing, and makes a page of it",
     "report": "tables and comparisons from the records of audits, without decoding",
 }

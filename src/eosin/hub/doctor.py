@@ -1,0 +1,279 @@
+"""Why a model may not stop, before it is run: static checks of a model folder and of what it was trained on.
+
+Each check is a function from a `Patient` to findings, and a line in CHECKS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+from eosin.errors import BadInput
+from eosin.hub.endings import all_endings, as_ids, named_endings, turn_end
+
+USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
+"""What `generate` does where nothing is set."""
+LOOKED_AT = 2000
+"""Examples of a training set that are tokenised."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is so, why it matters, and what to do about it."""
+
+    what: str
+    why: str
+    fix: str
+    wrong: bool = True
+    """False: worth knowing, but nothing is wrong."""
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A model folder without its weights, and the texts it was or will be trained on."""
+
+    tokenizer: Any
+    config: Any
+    generation: Any
+    examples: Sequence[list[int]] = ()
+    """Token ids as training would see them."""
+    max_length: int | None = None
+    """To which training cuts them."""
+
+    @property
+    def named(self) -> dict[str, tuple[int, ...]]:
+        return named_endings(self.tokenizer, self.config, self.generation)
+
+    @property
+    def endings(self) -> tuple[int, ...]:
+        return all_endings(self.named)
+
+    @property
+    def stops_at(self) -> tuple[int, ...]:
+        """The tokens at which `generate` really stops."""
+        return as_ids(self.generation.eos_token_id) or as_ids(self.config.get_text_config().eos_token_id)
+
+    def words(self, ids: Sequence[int]) -> str:
+        return ", ".join(f"{token} ({self.tokenizer.convert_ids_to_tokens(token)})" for token in ids)
+
+    def positions(self) -> int | None:
+        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
+
+
+def open_patient(
+    folder: str, trained_on: Path | None = None, max_length: int | None = None, trust_remote_code: bool = False
+) -> Patient:
+    """Read what is there to be read; a hub id is looked up in the local cache, or fetched where there is a network."""
+    path, name = Path(folder), folder
+    more: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if path.suffix == ".gguf":
+        name, more["gguf_file"] = str(path.parent), path.name
+    try:
+        config = AutoConfig.from_pretrained(name, **more)
+        tokenizer = AutoTokenizer.from_pretrained(name, **more)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BadInput(f"{folder} is not a model that transformers can open: {reason}") from error
+    try:
+        generation = GenerationConfig.from_pretrained(name)
+    except (OSError, ValueError):
+        generation = GenerationConfig.from_model_config(config)
+    texts = [] if trained_on is None else read_examples(trained_on, tokenizer)
+    return Patient(tokenizer, config, generation, texts, max_length)
+
+
+def read_examples(path: Path, tokenizer: Any) -> list[list[int]]:
+    """Texts, or JSON lines with `text` or `messages`, tokenised as a trainer would."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()][:LOOKED_AT]
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8 text: {error.reason}; convert it first") from error
+    if not lines:
+        raise BadInput(f"{path} holds no example")
+    return [as_example(line, number, path, tokenizer) for number, line in enumerate(lines, 1)]
+
+
+def as_example(line: str, number: int, path: Path, tokenizer: Any) -> list[int]:
+    if path.suffix not in (".json", ".jsonl"):
+        return tokenizer(line)["input_ids"]
+    try:
+        table = json.loads(line)
+        if "messages" in table:
+            return tokenizer.apply_chat_template(table["messages"], tokenize=True, return_dict=False)
+        return tokenizer(str(table["text"]))["input_ids"]
+    except Exception as error:  # a template may raise anything
+        raise BadInput(f"line {number} of {path} is no example with `text` or `messages`: {error}") from error
+
+
+# the checks
+
+
+def no_eos(patient: Patient) -> Iterator[Finding]:
+    if not patient.endings:
+        yield Finding(
+            "no token ends a text: tokenizer, config and generation config name no eos",
+            "decoding can only stop at the length limit",
+            "set tokenizer.eos_token and generation_config.eos_token_id to the token that ends your training texts",
+        )
+
+
+def disagreeing_eos(patient: Patient) -> Iterator[Finding]:
+    """The chat template has a check of its own."""
+    sources = {name: ids for name, ids in patient.named.items() if name != "chat template"}
+    if len({frozenset(ids) for ids in sources.values()}) > 1:
+        said = "; ".join(f"{name}: {patient.words(ids)}" for name, ids in sources.items())
+        missing = sorted({i for ids in sources.values() for i in ids} - set(patient.stops_at))
+        yield Finding(
+            f"eos ids disagree ({said})",
+            "generate stops at those of the generation config only, and a trainer teaches those of the tokenizer",
+            f"set generation_config.eos_token_id = {sorted({i for ids in sources.values() for i in ids})}",
+            wrong=bool(missing),
+        )
+
+
+def turn_end_is_no_eos(patient: Patient) -> Iterator[Finding]:
+    ends = turn_end(patient.tokenizer)
+    if ends and not set(ends) & set(patient.stops_at):
+        yield Finding(
+            f"the chat template ends a turn with {patient.words(ends)}, which is not among the eos ids of generate",
+            "the model writes the end of its turn and goes on",
+            f"add {ends[0]} to generation_config.eos_token_id",
+        )
+
+
+def padding_is_eos(patient: Patient) -> Iterator[Finding]:
+    pad = patient.tokenizer.pad_token_id
+    if pad is not None and pad in patient.endings:
+        yield Finding(
+            f"the padding token is an eos: {patient.words([pad])}",
+            "a collator that masks padding (DataCollatorForLanguageModeling) masks every eos too: none is ever trained",
+            "give the tokenizer a padding token of its own, or build labels from the attention mask",
+        )
+
+
+def untrained_eos(patient: Patient) -> Iterator[Finding]:
+    if not patient.examples:
+        return
+    cut = [ids[: patient.max_length] for ids in patient.examples]
+    pad = patient.tokenizer.pad_token_id
+    taught = sum(any(i in patient.endings and i != pad for i in ids[-2:]) for ids in cut)
+    share = taught / len(cut)
+    if share < 1:
+        yield Finding(
+            f"of {len(cut):,} examples {taught:,} ({share:.0%}) end with an eos whose label is trained",
+            "a model learns to stop from these labels only",
+            "append tokenizer.eos_token to every text, and keep it out of what the collator masks",
+            wrong=share < 0.5,
+        )
+
+
+def truncated_eos(patient: Patient) -> Iterator[Finding]:
+    limit = patient.max_length
+    long = sum(len(ids) > limit for ids in patient.examples) if limit else 0
+    if long:
+        yield Finding(
+            f"{long:,} of {len(patient.examples):,} examples are longer than {limit:,} tokens and lose their eos",
+            "what is cut off teaches the model to go on",
+            "raise max_length, or leave long examples out",
+            wrong=long > 0.05 * len(patient.examples),
+        )
+
+
+def penalised_eos(patient: Patient) -> Iterator[Finding]:
+    penalty = patient.generation.repetition_penalty
+    if penalty and penalty > 1:
+        yield Finding(
+            f"repetition_penalty is {penalty}",
+            "it lowers eos too, as soon as the prompt contains it: chat prompts do",
+            "set it to 1.0, or use no_repeat_ngram_size or a penalty that leaves eos out",
+        )
+
+
+def banned_eos(patient: Patient) -> Iterator[Finding]:
+    generation = patient.generation
+    for name in ("min_new_tokens", "min_length"):
+        value = getattr(generation, name, None)
+        if value:
+            yield Finding(
+                f"{name} is {value}",
+                "eos is forbidden until then; a model that wanted to stop earlier may have fallen into a loop",
+                f"set {name} to 0 unless you need it",
+                wrong=value > 32,
+            )
+    banned = {ids[0] for ids in generation.bad_words_ids or () if len(ids) == 1} | set(generation.suppress_tokens or ())
+    if banned & set(patient.endings):
+        yield Finding(
+            f"bad_words_ids or suppress_tokens ban {patient.words(sorted(banned & set(patient.endings)))}",
+            "decoding can only stop at the length limit",
+            "take the eos out of them",
+        )
+
+
+def incomplete_sampling(patient: Patient) -> Iterator[Finding]:
+    generation = patient.generation
+    if not generation.do_sample:
+        return
+    top_k = USUAL_TOP_K if generation.top_k is None else generation.top_k
+    names = ("top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+    cuts = [f"{name}={value}" for name in names if (value := getattr(generation, name, None)) not in (None, 0.0, 1.0)]
+    cuts = [*([f"top_k={top_k}"] if top_k else []), *cuts]
+    if cuts:
+        yield Finding(
+            f"sampling is truncated ({', '.join(cuts)}{'; top_k is 50 by default' if top_k == USUAL_TOP_K else ''})",
+            "each of these can drop eos at every step, and then decoding never ends (Theorem 3.4 of the paper)",
+            "model.generate(..., custom_generate=eosin.hub.consistent) keeps eos in all of them",
+            wrong=False,
+        )
+
+
+def forced_eos(patient: Patient) -> Iterator[Finding]:
+    if getattr(patient.generation, "forced_eos_token_id", None) is not None:
+        yield Finding(
+            "forced_eos_token_id is set",
+            "an eos is written at the length limit, so outputs look as if they had ended",
+            "unset it when you measure whether the model stops",
+            wrong=False,
+        )
+
+
+def longest_output(patient: Patient) -> Iterator[Finding]:
+    generation, positions = patient.generation, patient.positions()
+    if generation.max_new_tokens:
+        said = f"{generation.max_new_tokens:,} new tokens (max_new_tokens)"
+    elif generation.max_length:
+        said = f"{generation.max_length:,} tokens with the prompt (max_length)"
+    else:
+        said = f"{USUAL_NEW_TOKENS} new tokens, the default of generate"
+    more = f"; the model has {positions:,} positions" if positions else ""
+    yield Finding(
+        f"the longest output that these settings allow: {said}{more}",
+        "that is what a decoding that does not end costs",
+        "set max_new_tokens, or a TerminationFloor with a budget",
+        wrong=False,
+    )
+
+
+CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
+    no_eos,
+    disagreeing_eos,
+    turn_end_is_no_eos,
+    padding_is_eos,
+    untrained_eos,
+    truncated_eos,
+    penalised_eos,
+    banned_eos,
+    incomplete_sampling,
+    forced_eos,
+    longest_output,
+)
+
+
+def examine(patient: Patient) -> list[Finding]:
+    """What is wrong first."""
+    found = [finding for check in CHECKS for finding in check(patient)]
+    return sorted(found, key=lambda finding: not finding.wrong)

@@ -1,0 +1,132 @@
+"""eosin doctor: each check finds its own fault, and a healthy model has none."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+import tokenizers  # noqa: E402
+from tokenizers import models, pre_tokenizers, processors  # noqa: E402
+
+from eosin.cli import main  # noqa: E402
+from eosin.hub.doctor import CHECKS, Patient, examine, open_patient  # noqa: E402
+
+WORDS = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "user", "assistant", "hello", "xyzzy", "a", "b", "<unk>"]
+TEMPLATE = "{% for m in messages %}{{ '<|im_start|> ' + m['role'] + ' ' + m['content'] + ' <|im_end|>' }}{% endfor %}"
+
+
+def tokenizer(adds_eos: bool = True, chat: bool = False, **special: str):
+    inner = tokenizers.Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if adds_eos:
+        inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    names = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>", **special}
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, additional_special_tokens=["<|im_start|>", "<|im_end|>"], **names
+    )
+    if chat:
+        made.chat_template = TEMPLATE
+    return made
+
+
+def healthy(**settings: object) -> Patient:
+    config = transformers.LlamaConfig(vocab_size=len(WORDS), eos_token_id=2, pad_token_id=0, max_position_embeddings=64)
+    generation = transformers.GenerationConfig(eos_token_id=2, pad_token_id=0, max_new_tokens=50)
+    return replace(Patient(tokenizer(), config, generation), **settings)
+
+
+def with_generation(**settings: object) -> Patient:
+    return healthy(generation=transformers.GenerationConfig(**{"eos_token_id": 2, "max_new_tokens": 50, **settings}))
+
+
+FAULTS = {
+    "no_eos": healthy(
+        tokenizer=tokenizer(eos_token=None),
+        config=transformers.LlamaConfig(eos_token_id=None),
+        generation=transformers.GenerationConfig(),
+    ),
+    "disagreeing_eos": with_generation(eos_token_id=4),
+    "turn_end_is_no_eos": healthy(tokenizer=tokenizer(chat=True)),
+    "padding_is_eos": healthy(tokenizer=tokenizer(pad_token="</s>")),
+    "untrained_eos": healthy(examples=[[7, 9], [9, 10], [7, 2]]),
+    "truncated_eos": healthy(examples=[[7, 9, 9, 9, 2]] * 3, max_length=3),
+    "penalised_eos": with_generation(repetition_penalty=1.2),
+    "banned_eos": with_generation(bad_words_ids=[[2]]),
+    "incomplete_sampling": with_generation(do_sample=True),
+    "forced_eos": with_generation(forced_eos_token_id=2),
+    "longest_output": healthy(),
+}
+
+
+def test_every_check_has_a_fault():
+    assert [check.__name__ for check in CHECKS] == list(FAULTS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_check_finds_its_fault_and_nothing_in_a_healthy_model(check):
+    (found, *_) = check(FAULTS[check.__name__])
+    assert found.what
+    assert found.why
+    assert found.fix
+    if check.__name__ != "longest_output":
+        assert list(check(healthy(examples=[[7, 2], [9, 10, 2]], max_length=30))) == []
+
+
+def test_a_healthy_model_has_nothing_wrong():
+    assert not any(finding.wrong for finding in examine(healthy()))
+
+
+def test_long_minima_are_wrong_and_short_ones_worth_knowing():
+    assert examine(with_generation(min_new_tokens=100))[0].wrong
+    assert not any(finding.wrong for finding in examine(with_generation(min_new_tokens=5)))
+
+
+def saved(folder: Path, patient: Patient) -> Path:
+    for part in (patient.tokenizer, patient.config, patient.generation):
+        part.save_pretrained(folder)
+    return folder
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(["doctor", str(saved(tmp_path / "healthy", healthy()))])
+    assert "0 things are wrong" in capsys.readouterr().out
+    sick = saved(tmp_path / "sick", healthy(tokenizer=tokenizer(chat=True)))
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", str(sick), "--json"])
+    assert end.value.code == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert "<|im_end|>" in found[0]["what"]
+    assert "4" in found[0]["fix"]
+
+
+def test_a_training_set_is_read(tmp_path: Path):
+    folder = saved(tmp_path / "model", healthy(tokenizer=tokenizer(chat=True, adds_eos=False)))
+    lines = [{"text": "a b </s>"}, {"text": "a"}, {"messages": [{"role": "user", "content": "a"}]}]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    patient = open_patient(str(folder), tmp_path / "train.jsonl")
+    assert [ids[-1] for ids in patient.examples] == [2, 9, 4]
+    (tmp_path / "train.txt").write_text("a b\nb\n")
+    assert len(open_patient(str(folder), tmp_path / "train.txt").examples) == 2
+
+
+def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = str(saved(tmp_path / "model", healthy()))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "latin.txt").write_bytes(b"\xe4\xf6")
+    (tmp_path / "odd.jsonl").write_text('{"words": 3}')
+    for arguments, said in (
+        ([str(tmp_path / "empty")], "is not a model that transformers can open"),
+        (["no/such-model-anywhere"], "is not a model that transformers can open"),
+        ([folder, "--train", str(tmp_path / "nothing")], "there is no file"),
+        ([folder, "--train", str(tmp_path / "latin.txt")], "is not UTF-8"),
+        ([folder, "--train", str(tmp_path / "odd.jsonl")], "is no example"),
+        ([folder, "--max-length", "0"], "at least 1"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["doctor", *arguments])
+        assert end.value.code == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
