@@ -32,7 +32,7 @@ _HOME = {
     "trace": "eosin.decoding.trace",
     "Trace": "eosin.decoding.trace",
     "Completions": "eosin.interfaces",
-    "load": "eosin.models.checkpoint",
+    "load": "eosin.loading",
     "load_corpus": "eosin.text.corpus",
     "NeuralLM": "eosin.models.language_model",
     "CORES": "eosin.models.language_model",

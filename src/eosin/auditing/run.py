@@ -25,7 +25,16 @@ from eosin.auditing.drift import drift
 from eosin.auditing.prover import prover_of
 from eosin.auditing.record import ALL, Record, pooled, read_records
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
-from eosin.decoding.decode import Contexts, as_decoder, check_model, checked_contexts, device_of, evaluating, whole
+from eosin.decoding.decode import (
+    Contexts,
+    as_decoder,
+    check_model,
+    check_room,
+    checked_contexts,
+    device_of,
+    evaluating,
+    whole,
+)
 from eosin.decoding.steadiness import is_steady
 from eosin.decoding.survival import survival_of
 from eosin.decoding.unroll import SMALLEST_BATCH, unroll
@@ -89,6 +98,7 @@ def audit(
     parsed = checked_decoders(decoders, model.vocab_size, survival)
     max_steps, pool = whole("max_steps", max_steps, 1, 2**31), whole("pool", pool, 1, 2**31)
     contexts = checked_contexts(prefixes, None, model)
+    check_room(model, prefixes, max_steps)
     common = {
         **signature(model, contexts, max_steps, whole("seed", seed, 0, 2**64)),
         "estimator": "survival" if survival else "count",

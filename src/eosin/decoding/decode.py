@@ -61,6 +61,7 @@ def completed(
     pool = whole("pool", pool, 1, 2**31)
     seed = whole("seed", seed, 0, 2**64)
     contexts = checked_contexts(prefixes, indices, model)
+    check_room(model, prefixes, max_steps)
     with evaluating(model):
         yield from unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool)
 
@@ -112,6 +113,17 @@ class Contexts:
 
     def at(self, place: int) -> Context:
         return Context(self.numbers[place], torch.tensor(as_list(self.prefixes[place]), device=self.device))
+
+
+def check_room(model: Generative, prefixes: Any, max_steps: int) -> None:
+    """A model that has only so many positions must have them for every prefix and all that may follow it."""
+    window = getattr(model, "window", None)
+    longest = max(map(len, prefixes), default=0)
+    if window is not None and longest + max_steps - 1 > window:
+        raise BadInput(
+            f"a prefix of {longest:,} tokens and {max_steps:,} steps need more than the {window:,} positions that the "
+            f"model has; take at most {max(window - longest + 1, 0):,} steps (--max-steps), or shorter prefixes"
+        )
 
 
 def checked_contexts(

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from eosin.errors import BadInput
 from eosin.hub.endings import all_endings, as_ids, named_endings, turn_end
+from eosin.hub.loading import not_opened, place_of
 
 USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
 """What `generate` does where nothing is set."""
@@ -69,16 +70,12 @@ def open_patient(
     folder: str, trained_on: Path | None = None, max_length: int | None = None, trust_remote_code: bool = False
 ) -> Patient:
     """Read what is there to be read; a hub id is looked up in the local cache, or fetched where there is a network."""
-    path, name = Path(folder), folder
-    more: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    if path.suffix == ".gguf":
-        name, more["gguf_file"] = str(path.parent), path.name
+    name, more = place_of(folder, trust_remote_code)
     try:
         config = AutoConfig.from_pretrained(name, **more)
         tokenizer = AutoTokenizer.from_pretrained(name, **more)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BadInput(f"{folder} is not a model that transformers can open: {reason}") from error
+        raise not_opened(folder, error) from error
     try:
         generation = GenerationConfig.from_pretrained(name)
     except (OSError, ValueError):

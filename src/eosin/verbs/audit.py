@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 from tqdm import tqdm
 
 from eosin.auditing.certificates import beside
@@ -23,40 +22,40 @@ from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.files import write_text
 from eosin.interfaces import Completion, Decoder
-from eosin.models.checkpoint import TWINS, is_bundled, load, run_folder
+from eosin.models.checkpoint import TWINS
 from eosin.report.audits import by_decoder, loops
 from eosin.report.tables import as_text
 from eosin.text.corpus import CONTEXTS
-from eosin.text.tokenization import Tokenizer
-from eosin.training.loop import chosen_device
-from eosin.training.run import corpus_of, origin
+from eosin.text.prompts import read_prompts
+from eosin.verbs.subjects import Subject, add_subject_options, opened_subject
 
-DESCRIPTION = """RUN is the directory of a trained run. Records go to a file as shards of contexts are finished; the
-same command again shows them, and goes on with what is missing. `demo` is a small model that comes with Eosin, and
-is audited together with its self-terminating twin, demo-st.
+DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records go to a file as
+shards of contexts are finished; the same command again shows them, and goes on with what is missing. `demo` is a small
+model that comes with Eosin, and is audited together with its self-terminating twin, demo-st.
 
 examples:
   eosin audit demo
   eosin audit runs/lstm --decoders greedy,beam:4,nucleus:0.2,consistent-nucleus:0.2
   eosin audit runs/lstm --decoders greedy --contexts random --count 2000 --max-steps 500
   eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01
+  eosin audit hf:my-model --prompts prompts.txt --decoders greedy,nucleus:0.9 --max-steps 500
   eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival"""
 
 PAPER = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run_directory", metavar="RUN", help="a run directory, or demo")
+    add_subject_options(verb)
     verb.add_argument(
         "--decoders", default=PAPER, metavar="LIST", help=f"specifications, parted by commas (default: {PAPER})"
     )
     verb.add_argument("--contexts", choices=CONTEXTS, default="test", help="where contexts come from (default: test)")
-    verb.add_argument("--count", type=int, metavar="N", help="how many contexts (default: all of the split)")
+    verb.add_argument("--prompts", type=Path, metavar="FILE", help="contexts are the lines of a text file instead")
+    verb.add_argument("--count", type=int, metavar="N", help="how many contexts (default: all of them)")
     verb.add_argument("--max-steps", type=int, default=1500, metavar="L", help="the paper's L (default: 1500)")
     verb.add_argument("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
-    verb.add_argument("--pool", type=int, default=1024, metavar="N", help="rows decoded at a time (default: 1024)")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="file of records (default: a name in RUN/audits)")
+    verb.add_argument("--pool", type=int, metavar="N", help="rows decoded at a time (default: 1024; hf: models 64)")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="file of records (default: a name in audits/)")
     verb.add_argument(
         "--completions",
         type=Path,
@@ -72,8 +71,6 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         help="estimate the ratio along paths without eos instead of counting: for samplers, where it is small",
     )
     verb.add_argument("--fail-above", type=ratio, metavar="RATIO", help="exit with 1 if a ratio is above this")
-    verb.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
-    verb.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the weights (default: float32)")
 
 
 def ratio(text: str) -> float:
@@ -89,8 +86,8 @@ def ratio(text: str) -> float:
 def run(options: argparse.Namespace) -> None:
     if options.count is not None and options.count < 1:
         raise BadInput(f"--count must be at least 1, got {options.count}")
-    twins = TWINS.get(options.run_directory, (options.run_directory,))
-    found = {name: audited(run_folder(name), own(options, name) if len(twins) > 1 else options) for name in twins}
+    twins = TWINS.get(options.subject, (options.subject,))
+    found = {name: audited(name, own(options, name) if len(twins) > 1 else options) for name in twins}
     if options.json:
         told = {name: summary(result) for name, (result, _) in found.items()}
         print(json.dumps(told if len(told) > 1 else told[twins[0]]))
@@ -108,34 +105,32 @@ def own(options: argparse.Namespace, name: str) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(options), **renamed})
 
 
-def audited(folder: Path, options: argparse.Namespace) -> tuple[Audit, Path | None]:
-    """An audit of a run, and the file of its records; beside a bundled run none is made."""
-    model = load(folder).to(chosen_device(options.device), DTYPES[options.dtype])
+def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]:
+    """An audit of a model, and the file of its records; beside a bundled run none is made."""
+    subject = opened_subject(name, options)
     decoders = decoders_of(options.decoders)
-    corpus = corpus_of(folder)
-    prefixes = corpus.contexts(options.contexts, options.count, options.seed)
+    prefixes = prefixes_of(subject, options)
     out = options.out
-    if out is None and not is_bundled(folder):
-        out = folder / "audits" / default_name(options, len(prefixes))
+    if out is None and subject.audits is not None:
+        out = subject.audits / default_name(options, len(prefixes))
     if out and options.completions and options.completions.resolve() in (out.resolve(), beside(out).resolve()):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
-    about = {**origin(folder, corpus), "contexts_from": options.contexts, "dtype": options.dtype}
+    about = {**subject.about(), "contexts_from": origin_of(options), "dtype": options.dtype}
     try:
-        tokenizer = Tokenizer.load(folder)
-        with watching(options, out, len(prefixes) * len(decoders), tokenizer) as watch:
+        with watching(options, out, len(prefixes) * len(decoders), subject.tokenizer) as watch:
             return audit(
-                model,
+                subject.model,
                 prefixes,
                 decoders,
                 max_steps=options.max_steps,
                 seed=options.seed,
-                pool=options.pool,
+                pool=subject.pool if options.pool is None else options.pool,
                 proofs=not options.no_proofs,
                 survival=options.survival,
                 out=out,
                 about=about,
                 watch=watch,
-                text_of=tokenizer.decode,
+                text_of=subject.tokenizer.decode,
             ), out
     except KeyboardInterrupt:
         if out is None:
@@ -143,8 +138,21 @@ def audited(folder: Path, options: argparse.Namespace) -> tuple[Audit, Path | No
         raise KeyboardInterrupt(f"what is finished is in {out}; the same command goes on") from None
 
 
+def prefixes_of(subject: Subject, options: argparse.Namespace) -> Any:
+    if options.prompts is None:
+        return subject.contexts(options.contexts, options.count, options.seed)
+    return subject.prompts(read_prompts(options.prompts)[: options.count], options)
+
+
+def origin_of(options: argparse.Namespace) -> str:
+    """Where the contexts come from, in a word."""
+    if options.prompts is None:
+        return options.contexts
+    return re.sub(r"[^\w.+]+", "_", options.prompts.stem) + ("_chat" if options.chat else "")
+
+
 def default_name(options: argparse.Namespace, count: int) -> str:
-    parts = [options.contexts, count, options.max_steps, options.seed, options.dtype]
+    parts = [origin_of(options), count, options.max_steps, options.seed, options.dtype]
     how = ["survival"] * options.survival + ["no-proofs"] * (options.no_proofs and not options.survival)
     return "-".join(map(str, [*parts, *how])) + ".jsonl"
 
@@ -171,7 +179,7 @@ def decoders_of(text: str) -> list[Decoder]:
 
 @contextmanager
 def watching(
-    options: argparse.Namespace, out: Path | None, total: int, tokenizer: Tokenizer
+    options: argparse.Namespace, out: Path | None, total: int, tokenizer: Any
 ) -> Iterator[Callable[[Completion, Decoder], None]]:
     """A progress bar, and a file of completions if one was asked for."""
     if options.completions:
@@ -245,7 +253,7 @@ def tail_of(completion: Completion) -> Tail | None:
     return Tail(onset_of(tokens, period) if period < len(tokens) else len(tokens), period)
 
 
-def shown(completion: Completion, decoder: Decoder, tokenizer: Tokenizer) -> dict[str, Any]:
+def shown(completion: Completion, decoder: Decoder, tokenizer: Any) -> dict[str, Any]:
     tokens = completion.tokens.tolist()
     tail = None if completion.cause.ends else tail_of(completion)
     return {

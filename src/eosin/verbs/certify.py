@@ -14,14 +14,13 @@ import torch
 from eosin.auditing.certificates import CertifiedCycle, identity, read_certificates
 from eosin.decoding.floor import Floor
 from eosin.errors import BadInput
-from eosin.models.checkpoint import load, run_folder
-from eosin.models.language_model import NeuralLM
-from eosin.text.tokenization import Tokenizer
+from eosin.interfaces import Generative
 from eosin.theory.certificate import Certificate, certify, epsilon_for_budget, floor_for_budget
 from eosin.theory.cycles import Cycle
+from eosin.verbs.subjects import Subject, add_subject_options, opened_subject
 from eosin.verbs.terminal import printable
 
-DESCRIPTION = """RUN is the directory of a trained run, DECODER a specification. Nothing is decoded: the weights, the
+DESCRIPTION = """MODEL is a trained run or an hf: model, DECODER a specification. Nothing is decoded: the weights, the
 head and the decoder say what must be so. With a budget of steps, it also says which floor under p(eos) keeps to it.
 With --check, proofs that decodings never end, which `eosin audit` wrote, are done again on the run's weights.
 
@@ -33,7 +32,7 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run_directory", metavar="RUN", help="a run directory, or demo")
+    add_subject_options(verb)
     verb.add_argument("decoders", metavar="DECODER", nargs="*", help="a specification, as greedy or nucleus:0.2")
     verb.add_argument("--budget", type=int, metavar="N", help="propose what makes decoding end within N steps")
     verb.add_argument("--check", type=Path, metavar="FILE", help="do the proofs in this file of cycles again")
@@ -42,9 +41,10 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    model = load(options.run_directory)
+    subject = opened_subject(options.subject, options)
+    model = subject.model
     if options.check is not None:
-        check(model, options)
+        check(subject, options)
         return
     if not options.decoders:
         raise BadInput("name at least one decoder, as in 'greedy', or a file of cycles to --check")
@@ -56,8 +56,9 @@ def run(options: argparse.Namespace) -> None:
         print("\n".join(for_people(model, found, options.budget)))
 
 
-def check(model: NeuralLM, options: argparse.Namespace) -> None:
+def check(subject: Subject, options: argparse.Namespace) -> None:
     """Exit with 1 if a proof does not hold."""
+    model = subject.model
     if options.budget is not None or options.floor_epsilon is not None or options.floor_grace is not None:
         raise BadInput("--check does the proofs of a file again; --budget and --floor-... do not go with it")
     if options.decoders:
@@ -65,7 +66,7 @@ def check(model: NeuralLM, options: argparse.Namespace) -> None:
     certificates = list(read_certificates(options.check))
     if not certificates:
         raise BadInput(f"{options.check} has no certificate of a cycle")
-    tokenizer = Tokenizer.load(run_folder(options.run_directory))
+    tokenizer = subject.tokenizer
     certified = as_certified(model, certificates)
     checked = [(certificate, certificate.holds(certified)) for certificate in certificates]
     if options.json:
@@ -76,7 +77,7 @@ def check(model: NeuralLM, options: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def as_certified(model: NeuralLM, certificates: list[CertifiedCycle]) -> NeuralLM:
+def as_certified(model: Any, certificates: list[CertifiedCycle]) -> Any:
     """The model in the precision in which its weights are those of the certificates."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         converted = copy.deepcopy(model).to(dtype)
@@ -100,7 +101,7 @@ def checked_json(certificate: CertifiedCycle, now: Cycle | None) -> dict[str, An
     return {**about, "holds": now is not None, **figures(now)}
 
 
-def checked_line(certificate: CertifiedCycle, now: Cycle | None, tokenizer: Tokenizer) -> str:
+def checked_line(certificate: CertifiedCycle, now: Cycle | None, tokenizer: Any) -> str:
     known = [token for token in certificate.cycle.tokens if 0 <= token < tokenizer.vocab_size]
     text = printable(tokenizer.decode(known))
     said = "does NOT hold" if now is None else "holds"
@@ -108,14 +109,14 @@ def checked_line(certificate: CertifiedCycle, now: Cycle | None, tokenizer: Toke
     return f"{certificate.decoder}: the proof that {text!r} repeats for ever {said}" + (f" ({shown})" if shown else "")
 
 
-def for_people(model: NeuralLM, found: dict[str, Certificate], budget: int | None) -> list[str]:
+def for_people(model: Generative, found: dict[str, Certificate], budget: int | None) -> list[str]:
     if budget is None:
         return [str(certificate) for certificate in found.values()]
     with_proposals = [f"{it}\n  {proposal(model, spec, it, budget)}" for spec, it in found.items()]
     return [*with_proposals, head_proposal(budget)]
 
 
-def floored(model: NeuralLM, epsilon: float | None, grace: int | None) -> NeuralLM | Floor:
+def floored(model: Generative, epsilon: float | None, grace: int | None) -> Generative:
     if epsilon is None and grace is not None:
         raise BadInput(f"--floor-grace {grace} needs --floor-epsilon as well")
     if epsilon is None:
@@ -126,7 +127,7 @@ def floored(model: NeuralLM, epsilon: float | None, grace: int | None) -> Neural
         raise BadInput(f"--floor: {error}") from error
 
 
-def proposal(model: NeuralLM, spec: str, certificate: Certificate, budget: int) -> str:
+def proposal(model: Generative, spec: str, certificate: Certificate, budget: int) -> str:
     if certificate.within(budget):
         return f"Within {budget:,} steps: as it is."
     floor = floor_for_budget(model, spec, budget)
@@ -142,7 +143,7 @@ def head_proposal(budget: int) -> str:
     )
 
 
-def for_machines(model: NeuralLM, certificate: Certificate, budget: int | None) -> dict[str, Any]:
+def for_machines(model: Generative, certificate: Certificate, budget: int | None) -> dict[str, Any]:
     if budget is None:
         return certificate.as_json()
     floor = floor_for_budget(model, certificate.decoder, budget)

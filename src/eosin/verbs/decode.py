@@ -9,29 +9,31 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from eosin.auditing.loops import Tail, repeating_tail
-from eosin.decoding.decode import completed
+from eosin.decoding.decode import as_list, completed
 from eosin.errors import BadInput
 from eosin.files import write_text
-from eosin.interfaces import Completion, Prefix
+from eosin.interfaces import Completion
 from eosin.text.corpus import CONTEXTS
 from eosin.text.prompts import checked_prompt, read_prompts
-from eosin.text.tokenization import Tokenizer
-from eosin.training.run import corpus_of
 from eosin.verbs.audit import shown
-from eosin.verbs.contexts import Opened, add_decoding_options, opened, prompt_contexts
+from eosin.verbs.contexts import Opened, add_decoding_options, opened
 from eosin.verbs.progress import watched
 from eosin.verbs.terminal import printable
 
-DESCRIPTION = """RUN is the directory of a trained run. A prompt becomes a context as those of the corpus are: <bos> and
-its last k tokens, padded on the left where it is shorter. A tail that repeats is shown once, in brackets.
+DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. A prompt for a run becomes
+a context as those of the corpus are: <bos> and its last k tokens, padded on the left where it is shorter. A tail that
+repeats is shown once, in brackets.
 
 examples:
   eosin decode runs/lstm --decoder nucleus:0.4 --count 10
   eosin decode runs/lstm --prompt "The city was founded in" --decoder beam:4
-  eosin decode runs/lstm --prompts mine.txt --decoder ancestral --seed 3 --out completions.jsonl"""
+  eosin decode runs/lstm --prompts mine.txt --decoder ancestral --seed 3 --out completions.jsonl
+  eosin decode hf:my-model --prompts mine.txt --chat --max-steps 500"""
 
-COUNT, POOL = 5, 1024
+COUNT = 5
 FIRST, LAST = 60, 20
 """Tokens that are shown of a long completion."""
 
@@ -53,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
     opened_run = opened(options)
     prefixes = prefixes_of(options, opened_run)
     completions = completions_of(options, opened_run, prefixes)
-    lines = [json.dumps(described(each, prefixes[each.index].tolist(), opened_run)) for each in completions]
+    lines = [json.dumps(described(each, as_list(prefixes[each.index]), opened_run)) for each in completions]
     if options.out is not None:
         write_text(options.out, "".join(line + "\n" for line in lines))
     if options.json:
@@ -63,20 +65,20 @@ def run(options: argparse.Namespace) -> None:
         print(f"{ended:,} of {len(completions):,} completions ended; all of them: {options.out}")
     else:
         for each in completions:
-            prefix = prefixes[each.index].tolist()
-            print("\n".join(displayed(each, prefix, opened_run.tokenizer, options.full)))
+            prefix = as_list(prefixes[each.index])
+            print("\n".join(displayed(each, prefix, opened_run.subject.tokenizer, options.full)))
 
 
-def prefixes_of(options: argparse.Namespace, opened_run: Opened) -> Prefix:
+def prefixes_of(options: argparse.Namespace, opened_run: Opened) -> Sequence[Sequence[int]] | Tensor:
     prompts = prompts_of(options)
     if prompts:
         if options.count is not None:
             raise BadInput("--count is for contexts of the corpus; every prompt that is given is continued")
-        return prompt_contexts(prompts, opened_run, options.verb)
+        return opened_run.subject.prompts(prompts, options)
     count = COUNT if options.count is None else options.count
     if count < 1:
         raise BadInput(f"--count must be at least 1, got {count}")
-    return corpus_of(opened_run.folder).contexts(options.contexts, count, options.seed)
+    return opened_run.subject.contexts(options.contexts, count, options.seed)
 
 
 def prompts_of(options: argparse.Namespace) -> list[str]:
@@ -85,12 +87,13 @@ def prompts_of(options: argparse.Namespace) -> list[str]:
     return read_prompts(options.prompts) if options.prompts is not None else []
 
 
-def completions_of(options: argparse.Namespace, opened_run: Opened, prefixes: Prefix) -> list[Completion]:
+def completions_of(options: argparse.Namespace, opened_run: Opened, prefixes: Any) -> list[Completion]:
     """In the order of the contexts."""
     decoder = opened_run.decoder
-    pools = math.ceil(len(prefixes) * decoder.rows_per_context / POOL)
-    with watched(opened_run.model, pools * options.max_steps) as model:
-        made = list(completed(model, prefixes, decoder, max_steps=options.max_steps, seed=options.seed, pool=POOL))
+    pool = opened_run.subject.pool
+    pools = math.ceil(len(prefixes) * decoder.rows_per_context / pool)
+    with watched(opened_run.subject.model, pools * options.max_steps) as model:
+        made = list(completed(model, prefixes, decoder, max_steps=options.max_steps, seed=options.seed, pool=pool))
     return sorted(made, key=lambda completion: completion.index)
 
 
@@ -98,14 +101,14 @@ def described(completion: Completion, prefix: list[int], opened_run: Opened) -> 
     """For machines."""
     tail = repeating_tail(completion.tokens.numpy())
     return {
-        **shown(completion, opened_run.decoder, opened_run.tokenizer),
-        "prefix": opened_run.tokenizer.decode(prefix),
+        **shown(completion, opened_run.decoder, opened_run.subject.tokenizer),
+        "prefix": opened_run.subject.tokenizer.decode(prefix),
         "prefix_tokens": prefix,
         "loop": None if tail is None else vars(tail),
     }
 
 
-def displayed(completion: Completion, prefix: list[int], tokenizer: Tokenizer, full: bool) -> Iterator[str]:
+def displayed(completion: Completion, prefix: list[int], tokenizer: Any, full: bool) -> Iterator[str]:
     """For people: the context, how it goes on, and how that ended."""
     tail = repeating_tail(completion.tokens.numpy())
     tokens = completion.tokens.tolist()
@@ -115,7 +118,7 @@ def displayed(completion: Completion, prefix: list[int], tokenizer: Tokenizer, f
     yield f"    {completion.cause} at step {completion.steps}, log-probability {completion.log_prob:.2f}{loop}\n"
 
 
-def abridged(tokens: list[int], tail: Tail | None, tokenizer: Tokenizer) -> str:
+def abridged(tokens: list[int], tail: Tail | None, tokenizer: Any) -> str:
     """A tail that repeats once, in brackets; of what is long the beginning and the end."""
     if tail is None:
         return shortened(tokens, tokenizer)
@@ -124,7 +127,7 @@ def abridged(tokens: list[int], tail: Tail | None, tokenizer: Tokenizer) -> str:
     return f"{shortened(tokens[:start], tokenizer)} {loop}".strip()
 
 
-def shortened(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
+def shortened(tokens: Sequence[int], tokenizer: Any) -> str:
     left_out = len(tokens) - FIRST - LAST
     if left_out <= 0:
         return tokenizer.decode(tokens)

@@ -13,24 +13,24 @@ import numpy as np
 from eosin.auditing.loops import Tail, repeating_tail
 from eosin.decoding.trace import Step, Trace, trace
 from eosin.errors import BadInput
-from eosin.interfaces import Prefix
 from eosin.report.tables import Column, Table, as_text
 from eosin.text.corpus import CONTEXTS
 from eosin.text.prompts import checked_prompt
-from eosin.text.tokenization import Tokenizer
-from eosin.verbs.contexts import Opened, add_decoding_options, numbered_context, opened, prompt_contexts
+from eosin.verbs.contexts import Opened, add_decoding_options, numbered_context, opened
 from eosin.verbs.progress import watched
 from eosin.verbs.terminal import printable
 
-DESCRIPTION = """RUN is the directory of a trained run. One context is decoded; for each step there is a line with the
-chosen token, its probability, the probability of eos and its rank (1 is the most probable token), how many tokens the
-decoder could choose from, and whether eos was among them. Probabilities are the model's, before temperature and
-truncation. A beam search chooses from the most probable tokens of its hypothesis, as many as it is wide.
+DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. One context is decoded;
+for each step there is a line with the chosen token, its probability, the probability of eos and its rank (1 is the
+most probable token), how many tokens the decoder could choose from, and whether eos was among them. Probabilities are
+the model's, before temperature and truncation. A beam search chooses from the most probable tokens of its hypothesis,
+as many as it is wide.
 
 examples:
   eosin trace runs/lstm --decoder nucleus:0.2
   eosin trace runs/lstm --decoder top-k:4 --context 17 --contexts valid --seed 3
-  eosin trace runs/lstm --prompt "The city was founded in" --last 30"""
+  eosin trace runs/lstm --prompt "The city was founded in" --last 30
+  eosin trace hf:my-model --prompt "The city was founded in" --decoder nucleus:0.9 --max-steps 200"""
 
 EDGE = 20
 """Steps that are shown at the beginning and at the end of a long trace."""
@@ -66,25 +66,25 @@ def run(options: argparse.Namespace) -> None:
     found = traced(options, opened_run, prefix_of(options, opened_run))
     tail = repeating_tail(np.array(found.tokens))
     if options.json:
-        print(json.dumps(described(found, tail, opened_run.tokenizer)))
+        print(json.dumps(described(found, tail, opened_run.subject.tokenizer)))
         return
-    print(f"prefix: {printable(opened_run.tokenizer.decode(found.prefix))}\ndecoder: {found.decoder}\n")
-    print("\n".join(table(found, opened_run.tokenizer, options)))
-    print("\n" + "\n".join(verdict(found, tail, opened_run.tokenizer)))
+    print(f"prefix: {printable(opened_run.subject.tokenizer.decode(found.prefix))}\ndecoder: {found.decoder}\n")
+    print("\n".join(table(found, opened_run.subject.tokenizer, options)))
+    print("\n" + "\n".join(verdict(found, tail, opened_run.subject.tokenizer)))
 
 
-def prefix_of(options: argparse.Namespace, opened_run: Opened) -> Prefix:
+def prefix_of(options: argparse.Namespace, opened_run: Opened) -> Any:
     """One row."""
     if options.prompt is None:
-        return numbered_context(opened_run.folder, options.contexts or "test", options.context or 0, options.seed)
+        return numbered_context(opened_run.subject, options.contexts or "test", options.context or 0, options.seed)
     if options.contexts is not None:
         raise BadInput("--contexts names a split to take a context from; with --prompt there is none to take")
-    return prompt_contexts([checked_prompt(options.prompt)], opened_run, options.verb)
+    return opened_run.subject.prompts([checked_prompt(options.prompt)], options)
 
 
-def traced(options: argparse.Namespace, opened_run: Opened, prefix: Prefix) -> Trace:
+def traced(options: argparse.Namespace, opened_run: Opened, prefix: Any) -> Trace:
     """Decoding and replaying take up to max_steps steps of the model each."""
-    with watched(opened_run.model, 2 * options.max_steps) as model:
+    with watched(opened_run.subject.model, 2 * options.max_steps) as model:
         return trace(
             model,
             prefix[0],
@@ -95,7 +95,7 @@ def traced(options: argparse.Namespace, opened_run: Opened, prefix: Prefix) -> T
         )
 
 
-def described(found: Trace, tail: Tail | None, tokenizer: Tokenizer) -> dict[str, Any]:
+def described(found: Trace, tail: Tail | None, tokenizer: Any) -> dict[str, Any]:
     """For machines."""
     written = found.as_json()
     for step in written["steps"]:
@@ -104,7 +104,7 @@ def described(found: Trace, tail: Tail | None, tokenizer: Tokenizer) -> dict[str
     return {**written, "prefix_text": prefix_text, "loop": None if tail is None else vars(tail)}
 
 
-def table(found: Trace, tokenizer: Tokenizer, options: argparse.Namespace) -> list[str]:
+def table(found: Trace, tokenizer: Any, options: argparse.Namespace) -> list[str]:
     first, last = shares(len(found.steps), options)
     left_out = len(found.steps) - first - last
     steps = (*found.steps[:first], *found.steps[first + left_out :])
@@ -121,7 +121,7 @@ def shares(steps: int, options: argparse.Namespace) -> tuple[int, int]:
     return (steps, 0) if options.all or steps <= 2 * EDGE else (EDGE, EDGE)
 
 
-def cells(step: Step, tokenizer: Tokenizer) -> tuple[str, ...]:
+def cells(step: Step, tokenizer: Any) -> tuple[str, ...]:
     text = printable(tokenizer.spelling(step.token))
     return (
         str(step.number),
@@ -135,7 +135,7 @@ def cells(step: Step, tokenizer: Tokenizer) -> tuple[str, ...]:
     )
 
 
-def verdict(found: Trace, tail: Tail | None, tokenizer: Tokenizer) -> Iterator[str]:
+def verdict(found: Trace, tail: Tail | None, tokenizer: Any) -> Iterator[str]:
     """Whether it ended, what became of eos on the way, and whether the end repeats itself."""
     shown, removers = len(found.steps), Counter(step.removed_by for step in found.steps)
     kept = removers.pop(None, 0)

@@ -1,0 +1,80 @@
+"""From a folder, a .gguf file or a hub id to a model that can be decoded, with its tokenizer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+import eosin.hub.heads  # noqa: F401 (models with such a head are opened as any other)
+from eosin.errors import BadInput
+from eosin.hub.causal_lm import CausalLM
+from eosin.hub.endings import all_endings, named_endings
+
+
+def place_of(name: str, trust_remote_code: bool = False) -> tuple[str, dict[str, Any]]:
+    """What transformers calls it."""
+    more: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    path = Path(name)
+    return (str(path.parent), {**more, "gguf_file": path.name}) if path.suffix == ".gguf" else (name, more)
+
+
+def not_opened(name: str, error: Exception) -> BadInput:
+    said = str(error).strip() or type(error).__name__
+    hint = "" if Path(name).exists() else "; is the path right, or is it a hub id that is not in the cache?"
+    return BadInput(f"{name} is not a model that transformers can open: {said.splitlines()[0]}{hint}")
+
+
+@dataclass(frozen=True)
+class Words:
+    """A tokenizer of transformers, as the verbs ask for it."""
+
+    inner: Any
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.inner.decode(list(ids), skip_special_tokens=False)
+
+    def spelling(self, token: int) -> str:
+        text = self.inner.decode([token], skip_special_tokens=False)
+        return str(self.inner.convert_ids_to_tokens(token)) if "\ufffd" in text else text
+
+    def prompts(self, texts: Sequence[str], chat: bool = False, most: int | None = None) -> list[list[int]]:
+        """Token ids of each prompt, the first `most` of them; as a turn of a chat if asked for."""
+        if chat and getattr(self.inner, "chat_template", None) is None:
+            raise BadInput("this tokenizer has no chat template; leave out --chat")
+        rows = [self._turn(text) if chat else self.inner(text)["input_ids"] for text in texts]
+        for text, row in zip(texts, rows, strict=True):
+            if not row:
+                raise BadInput(f"the prompt {text!r} has no token: write something")
+        return [row[:most] for row in rows]
+
+    def _turn(self, text: str) -> list[int]:
+        messages = [{"role": "user", "content": text}]
+        return self.inner.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+
+
+def load_causal(
+    name: str,
+    *,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    eos_ids: Sequence[int] = (),
+    trust_remote_code: bool = False,
+) -> tuple[CausalLM, Words]:
+    """A causal language model and its tokenizer. Without `eos_ids`, all that anything about the model names as eos."""
+    place, more = place_of(name, trust_remote_code)
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, **more)
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **more)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise not_opened(name, error) from error
+    named = all_endings(named_endings(tokenizer, model.config, model.generation_config))
+    return CausalLM(model.eval().to(device or "cpu"), tuple(eos_ids) or named), Words(tokenizer)

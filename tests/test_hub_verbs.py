@@ -1,0 +1,99 @@
+"""The verbs on a model of Hugging Face: a small one with random weights, in a folder as save_pretrained makes it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+from test_doctor import WORDS, tokenizer  # noqa: E402
+
+import eosin  # noqa: E402
+from eosin.cli import main  # noqa: E402
+
+POSITIONS = 64
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("hub") / "tiny"
+    config = transformers.LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        eos_token_id=2, pad_token_id=0, max_position_embeddings=POSITIONS,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(config)
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    model.save_pretrained(place)
+    tokenizer(adds_eos=False, chat=True).save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "prompts.txt"
+    path.write_text("hello a b\na\nb b hello a b\nuser a\n", encoding="utf-8")
+    return path
+
+
+def test_audit_counts_what_decode_says(folder: Path, prompts: Path, capsys: pytest.CaptureFixture[str]):
+    how = ["--prompts", str(prompts), "--max-steps", "20"]
+    main(["audit", f"hf:{folder}", *how, "--decoders", "greedy,consistent-nucleus:0.3", "--json"])
+    audit = json.loads(capsys.readouterr().out)
+    assert audit["greedy"]["contexts"] == 4
+    main(["decode", f"hf:{folder}", *how, "--json"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    unended = sum(line["cause"] not in ("eos",) for line in lines)
+    assert audit["greedy"]["ratio"] == unended / 4
+    assert [line["prefix"] for line in lines] == prompts.read_text().splitlines()
+    model = eosin.load(f"hf:{folder}")
+    assert model.eos_ids == (2, 4)  # eos, and the end of a turn in the chat template
+    made = eosin.decode(model, [line["prefix_tokens"] for line in lines], "greedy", max_steps=20)
+    assert made.tokens == [line["tokens"] for line in lines]
+    assert list(Path("audits/tiny").glob("*.jsonl"))
+
+
+def test_trace_certify_and_chat(folder: Path, prompts: Path, capsys: pytest.CaptureFixture[str]):
+    main(["trace", f"hf:{folder}", "--prompt", "hello a", "--decoder", "nucleus:0.3", "--max-steps", "10", "--json"])
+    assert json.loads(capsys.readouterr().out)["steps"]
+    main(["certify", f"hf:{folder}", "greedy", "consistent-nucleus:0.3", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["consistent-nucleus:0.3"]["consistent"]
+    assert found["greedy"]["consistent"] is None
+    main(["decode", f"hf:{folder}", "--prompt", "hello a", "--chat", "--max-steps", "5", "--json"])
+    assert "<|im_start|> user hello a <|im_end|>" in json.loads(capsys.readouterr().out)["prefix"]
+    main(["decode", f"hf:{folder}", "--prompt", "hello a b", "--prompt-tokens", "2", "--max-steps", "5", "--json"])
+    assert json.loads(capsys.readouterr().out)["prefix"] == "hello a"
+
+
+def test_nonsense_is_one_line(folder: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "latin.txt").write_bytes(b"\xe4 \xf6\n")
+    (tmp_path / "long.txt").write_text("a " * 100 + "\n")
+    plain = tmp_path / "plain"
+    transformers.LlamaForCausalLM.from_pretrained(folder).save_pretrained(plain)
+    tokenizer(chat=False, eos_token=None).save_pretrained(plain)
+    config = json.loads((plain / "config.json").read_text())
+    (plain / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+    (plain / "generation_config.json").write_text("{}")
+    some = ["--prompts", str(prompts), "--max-steps", "10", "--decoders", "greedy"]
+    for model, more, said in (
+        (tmp_path / "empty", some, "is not a model that transformers can open"),
+        ("no/such-model-anywhere", some, "a hub id that is not in the cache?"),
+        (plain, some, "no token ends a sequence"),
+        (plain, [*some, "--eos", "2", "--chat"], "no chat template"),
+        (folder, ["--max-steps", "10"], "comes without a corpus"),
+        (folder, ["--prompts", str(tmp_path / "latin.txt"), "--max-steps", "10"], "is not UTF-8"),
+        (folder, ["--prompts", str(tmp_path / "long.txt"), "--max-steps", "10"], f"{POSITIONS} positions"),
+        (folder, ["--prompts", str(prompts), "--max-steps", "100"], "take at most 60 steps"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["audit", f"hf:{model}", *more])
+        assert end.value.code == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
