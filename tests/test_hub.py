@@ -125,8 +125,7 @@ def test_scores_are_those_of_steps(lm: CausalLM):
             logits, state = lm.step(token, state)
 
 
-def test_beam_search_finds_what_generate_finds(lm: CausalLM):
-    """Both stop when as many hypotheses are finished as the beam is wide; each hypothesis gets the same score."""
+def test_the_score_of_a_beam_is_that_of_its_tokens(lm: CausalLM):
     prefix = prompts(4)
     for row in prefix:
         (ours,) = completed(lm, [row.tolist()], "beam:3", max_steps=12)
@@ -189,13 +188,6 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda each: next(iter(each)))
 def test_every_truncation_keeps_eos(lm: CausalLM, settings: dict[str, float]):
-    seen = []
-
-    class Watch(transformers.LogitsProcessor):
-        def __call__(self, input_ids, scores):
-            seen.append(scores)
-            return scores
-
     prefix = prompts(8)
     torch.manual_seed(0)
     with torch.no_grad():

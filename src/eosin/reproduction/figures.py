@@ -61,7 +61,7 @@ def curves(view: View, axes: Any) -> bool:
                 shares = [percent(record.counts.ratio(step)) for step in steps]
                 axes.plot(steps, shares, style, color=f"C{number}", label=f"{shown.label}, {decoder}", linewidth=1)
                 drawn = True
-    axes.set(xscale="log", yscale="symlog", xlabel="$L$", ylabel="$r_L$ (%)", ylim=(0, 100))
+    axes.set(xscale="log", xlabel="$L$", ylabel="$r_L$ (%)", ylim=(0, 100))
     axes.set_yscale("symlog", linthresh=0.01)
     return drawn
 
@@ -69,9 +69,10 @@ def curves(view: View, axes: Any) -> bool:
 def length_shares(view: View, axes: Any) -> bool:
     """The share of contexts by length, and of those that did not end."""
     found = length_distributions(view)
-    bounds = [*STEPS, view.plan.preset.max_steps + 1]
+    limit = view.plan.preset.max_steps
+    bounds = [*(step for step in STEPS if step <= limit), limit + 1]
     for label, unended, ended in found:
-        total = sum(ended.values()) / (1 - float(str(unended)) / 100) if float(str(unended)) < 100 else 1.0
+        total = sum(ended.values()) / (1 - unended / 100) if unended < 100 else 1.0
         shares = [100 * within(ended, low, high) / total for low, high in itertools.pairwise(bounds)]
         axes.plot(bounds[:-1], shares, drawstyle="steps-post", label=f"{label} ({unended:.2f}% did not end)")
     axes.set(xscale="log", xlabel="length", ylabel="share of the contexts (%)")

@@ -155,7 +155,7 @@ def charts(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Chart]:
         yield from survival_charts(plain)
     for view in shown:
         if view.exhibit.kind == "lengths":
-            yield length_chart([(label, float(str(left)), ended) for label, left, ended in length_distributions(view)])
+            yield length_chart(length_distributions(view))
         if view.exhibit.kind == "heads":
             points = [(model.label, model.head, measured, share) for model, measured, share in price(view)]
             if points:

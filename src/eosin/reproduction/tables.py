@@ -289,12 +289,11 @@ def by_lengths(view: View) -> list[Table]:
     ]
 
 
-def length_distributions(view: View) -> list[tuple[str, Value, dict[int, int]]]:
+def length_distributions(view: View) -> list[tuple[str, float, dict[int, int]]]:
     """Label, share that did not end in percent, and how many ended at each length; the data first."""
     (decoder,) = view.exhibit.decoders
     corpus = corpus_entry(view, view.exhibit.models[0].model)
-    data: list[tuple[str, Value, dict[int, int]]] = []
-    data += [("the data", 0.0, dict(map(tuple, corpus["lengths"]["test"])))] if corpus else []
+    data = [("the data", 0.0, dict(map(tuple, corpus["lengths"]["test"])))] if corpus else []
     found = [(shown.label, view.of_decoder(shown, decoder)) for shown in view.exhibit.models]
     return data + [
         (label, percent(ratio_of(records[0])), dict(records[0].counts.ended)) for label, records in found if records
