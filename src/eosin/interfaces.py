@@ -50,8 +50,8 @@ class Generative(Protocol):
     """All that decoding asks of a model. softmax(logits) is the next-token distribution, whatever head made it.
 
     Logits are a (batch, vocab) tensor or, where writing them out would be waste, an `eosin.logits.Logits`.
-    One more method is optional. `promise(temperature)` is what the model promises about eos, an
-    `eosin.promises.Promise`; `grounds` says it in words.
+    More is optional. `promise(temperature)` is what the model promises about eos, an `eosin.promises.Promise`;
+    `grounds` says it in words. `pool` is the number of rows that are best decoded at a time.
     """
 
     @property

@@ -178,4 +178,9 @@ def log_odds_of_eos(log_survival: Float[Tensor, "*batch"]) -> Float[Tensor, "*ba
     """
     certain = log_survival == -math.inf
     log_survival = torch.where(certain, -CERTAIN, log_survival)
-    return torch.log(-torch.expm1(log_survival)) - log_survival
+    return log1mexp(log_survival) - log_survival
+
+
+def log1mexp(log_prob: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """The logarithm of 1 - p."""
+    return torch.log(-torch.expm1(log_prob))

@@ -17,6 +17,8 @@ from eosin.text.corpus import Split
 
 EVALUATED_TOGETHER = 128
 """Sentences in a batch where no gradient is needed."""
+MOST_TOKENS = 4096
+"""In such a batch, of models that keep all logits of it."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,13 @@ def evaluate(
     split: Split,
     device: torch.device,
     progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
+    count: int | None = None,
 ) -> Likelihood:
-    """The likelihood of a split under a model without dropout."""
+    """The likelihood of a split, or of its first sentences, under a model without dropout."""
     total = Likelihood()
+    tokens = None if hasattr(model, "log_probs") else MOST_TOKENS
+    plan = in_order(split.lengths[:count], EVALUATED_TOGETHER, tokens)
     with evaluating(model), torch.inference_mode():
-        for batch in progress(batches(split, in_order(split.lengths, EVALUATED_TOGETHER))):
+        for batch in progress(batches(split, plan)):
             total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
     return total

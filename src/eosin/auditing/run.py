@@ -31,6 +31,7 @@ from eosin.decoding.decode import (
     check_model,
     check_room,
     checked_contexts,
+    chosen_pool,
     device_of,
     evaluating,
     whole,
@@ -77,7 +78,7 @@ def audit(
     *,
     max_steps: int,
     seed: int = 0,
-    pool: int = 1024,
+    pool: int | None = None,
     proofs: bool = True,
     survival: bool = False,
     out: Path | str | None = None,
@@ -96,7 +97,7 @@ def audit(
     """
     check_model(model)
     parsed = checked_decoders(decoders, model.vocab_size, survival)
-    max_steps, pool = whole("max_steps", max_steps, 1, 2**31), whole("pool", pool, 1, 2**31)
+    max_steps, pool = whole("max_steps", max_steps, 1, 2**31), chosen_pool(pool, model)
     contexts = checked_contexts(prefixes, None, model)
     check_room(model, prefixes, max_steps)
     common = {

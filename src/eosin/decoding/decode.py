@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eosin.decoding.spec import parse_decoder
-from eosin.decoding.unroll import Context, unroll
+from eosin.decoding.unroll import Context, unroll, usual_pool
 from eosin.errors import BadInput
 from eosin.interfaces import Completion, Completions, Decoder, Generative
 
@@ -24,7 +24,7 @@ def decode(
     *,
     max_steps: int,
     seed: int = 0,
-    pool: int = 1024,
+    pool: int | None = None,
     indices: Sequence[int] | None = None,
 ) -> Completions:
     """Continue every prefix with a decoder until eos, or for `max_steps` tokens.
@@ -34,7 +34,8 @@ def decode(
     decoder    a specification such as "greedy", "beam:4" or "consistent-nucleus:0.2", or a Decoder
     max_steps  the longest completion, eos included: the paper's L
     seed       with the index of a context and the step, it decides every draw; order, company and pool do not
-    pool       how many rows are decoded at a time: contexts, each times the width of its beam
+    pool       how many rows are decoded at a time: contexts, each times the width of its beam; what suits the model
+               if not given
     indices    the numbers of the contexts, where these are some of many; 0, 1, 2, ... if not given
     """
     completions = completed(model, prefixes, decoder, max_steps=max_steps, seed=seed, pool=pool, indices=indices)
@@ -50,7 +51,7 @@ def completed(
     *,
     max_steps: int,
     seed: int = 0,
-    pool: int = 1024,
+    pool: int | None = None,
     indices: Sequence[int] | None = None,
 ) -> Iterator[Completion]:
     """What `decode` makes, one completion after the other as they end."""
@@ -58,12 +59,16 @@ def completed(
     check_model(model)
     parsed.check(model.vocab_size)
     max_steps = whole("max_steps", max_steps, 1, 2**31)
-    pool = whole("pool", pool, 1, 2**31)
+    pool = chosen_pool(pool, model)
     seed = whole("seed", seed, 0, 2**64)
     contexts = checked_contexts(prefixes, indices, model)
     check_room(model, prefixes, max_steps)
     with evaluating(model):
         yield from unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool)
+
+
+def chosen_pool(pool: int | None, model: Generative) -> int:
+    return usual_pool(model) if pool is None else whole("pool", pool, 1, 2**31)
 
 
 def as_decoder(decoder: Any) -> Decoder:

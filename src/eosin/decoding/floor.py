@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eosin.decoding.scoring import score_by_steps
+from eosin.decoding.unroll import usual_pool
 from eosin.interfaces import Generative, Prefix, Token, Tokens
-from eosin.logits import Logits, Rewritten, as_logits, log_odds_of_eos
+from eosin.logits import Logits, Rewritten, as_logits, log1mexp, log_odds_of_eos
 from eosin.promises import Promise, promise_of, tempered
 from eosin.states import PairState, TensorState
 
@@ -47,6 +48,10 @@ class Floor(nn.Module):
     @property
     def eos_ids(self) -> tuple[int, ...]:
         return self.model.eos_ids
+
+    @property
+    def pool(self) -> int:
+        return usual_pool(self.model)
 
     @property
     def greedy_bound(self) -> int:
@@ -88,7 +93,14 @@ class Floor(nn.Module):
         return self._raised(logits, before + 1), PairState(inner, TensorState((before + 1,)))
 
     def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
-        return score_by_steps(self, prefix, continuation)
+        if len(self.eos_ids) > 1 or not hasattr(self.model, "score"):
+            return score_by_steps(self, prefix, continuation)
+        plain = self.model.score(prefix, continuation)
+        score = plain.double()
+        log_factor = self._log_factor(torch.arange(1, continuation.shape[1] + 1, device=score.device))
+        # all tokens but eos are made less probable by the same factor
+        eos = log1mexp(log1mexp(score) + log_factor)
+        return torch.where(continuation == self.eos_ids[0], eos, score + log_factor).to(plain.dtype)
 
     def _raised(self, logits: Logits | Tensor, steps: Tensor) -> Logits:
         log_factor = self._log_factor(steps)

@@ -37,6 +37,9 @@ up with repeated rows.
 ROOM_TO_OPEN = 8
 """New contexts enter when one part in so many of the pool is free: reading a prefix has a price of its own."""
 
+POOL = 1024
+"""Rows that are decoded at a time, unless a model or a user says otherwise."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -44,6 +47,10 @@ class Context:
 
     index: int
     prefix: Int[Tensor, " length"]
+
+
+def usual_pool(model: Generative) -> int:
+    return getattr(model, "pool", POOL)
 
 
 def unroll(

@@ -85,6 +85,9 @@ class CausalLM(nn.Module):
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self._takes = inspect.signature(model.forward).parameters
 
+    pool = 64
+    """Rows that are decoded at a time unless it is said otherwise: each has keys and values of all layers."""
+
     @property
     def window(self) -> int | None:
         """The longest text that the model has positions for."""
@@ -98,8 +101,10 @@ class CausalLM(nn.Module):
         return self._read(token[:, None], state)
 
     def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
-        tokens = torch.cat([prefix, continuation[:, :-1]], dim=1)
-        logits = self.model(input_ids=tokens, use_cache=False).logits[:, prefix.shape[1] - 1 :].float()
+        tokens, length = torch.cat([prefix, continuation[:, :-1]], dim=1), continuation.shape[1]
+        # a head that counts its steps counts those whose logits are asked for
+        arguments = {"logits_to_keep": length} if "logits_to_keep" in self._takes else {}
+        logits = self.model(input_ids=tokens, use_cache=False, **arguments).logits[:, -length:].float()
         return logits.log_softmax(-1).gather(-1, continuation[..., None])[..., 0]
 
     def promise(self, temperature: float = 1.0) -> Promise:

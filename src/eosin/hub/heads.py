@@ -47,12 +47,14 @@ class SelfTerminatingConfig(PreTrainedConfig):
         kind: str = "nmst",
         epsilon: float = 1e-3,
         eos_ids: Sequence[int] = (),
+        count_prompt: bool = False,
         **others: Any,
     ):
         self.inner = inner or {}
         self.kind = kind
         self.epsilon = epsilon
         self.eos_ids = list(eos_ids)
+        self.count_prompt = count_prompt
         super().__init__(**others)
 
     def inner_config(self) -> Any:
@@ -105,7 +107,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         **others: Any,
     ) -> Any:
         """The positions whose logits are wanted are counted; if others come before them, these are a prompt."""
-        keep = 0 if labels is not None else logits_to_keep
+        keep = 0 if labels is not None or self.config.count_prompt else logits_to_keep
         answer = self.inner(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -120,12 +122,13 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         new = input_ids.shape[1] if input_ids is not None else others["inputs_embeds"].shape[1]
         goes_on = memory is not None and memory.get_seq_length() > 0 and logits.shape[1] == new
         start = memory.last if goes_on and memory is not None else logits.new_zeros(len(logits), dtype=torch.float64)
-        counted = counted_from(labels, logits)
+        counted = in_text(attention_mask, logits) if self.config.count_prompt else counted_from(labels, logits)
         answer.logits, remembered = self._rewritten(logits, counted, start)
         if memory is not None:
             memory.extended(functional.pad(remembered, (new - remembered.shape[1], 0)))
         if labels is not None:
             answer.loss = next_token_loss(answer.logits, labels, num_items_in_batch)
+        answer.logits = answer.logits[:, -logits_to_keep:] if labels is None else answer.logits
         return answer
 
     def _rewritten(
@@ -215,6 +218,11 @@ def counted_from(
     return torch.arange(logits.shape[1], device=logits.device) >= (first - 1)[:, None]
 
 
+def in_text(mask: Tensor | None, logits: Float[Tensor, "batch time vocab"]) -> Bool[Tensor, "batch time"]:
+    """Every position but padding."""
+    return counted_from(None, logits) if mask is None else mask[:, -logits.shape[1] :].bool()
+
+
 def next_token_loss(
     logits: Float[Tensor, "batch time vocab"], labels: Int[Tensor, "batch time"], items: Any
 ) -> Float[Tensor, ""]:
@@ -226,14 +234,19 @@ def next_token_loss(
 
 
 def self_terminating(
-    model: Any, epsilon: float = 1e-3, kind: str = "nmst", eos_ids: int | Sequence[int] | None = None
+    model: Any,
+    epsilon: float = 1e-3,
+    kind: str = "nmst",
+    eos_ids: int | Sequence[int] | None = None,
+    count_prompt: bool = False,
 ) -> SelfTerminatingForCausalLM:
     """Any causal language model of transformers with a self-terminating head.
 
-    model    with its pretrained weights, which are used and not copied
-    epsilon  p(eos) is at least 1 - (1 - epsilon)^t at step t
-    kind     "st" or "nmst"
-    eos_ids  the tokens that end a text; those of the generation config or the config if not given
+    model         with its pretrained weights, which are used and not copied
+    epsilon       p(eos) is at least 1 - (1 - epsilon)^t at step t
+    kind          "st" or "nmst"
+    eos_ids       the tokens that end a text; those of the generation config or the config if not given
+    count_prompt  whether steps are counted from the beginning of the text, as in the paper's GPT-2 experiment
     """
     named = eos_ids if eos_ids is not None else model.generation_config.eos_token_id
     ids = as_ids(named) or as_ids(model.config.get_text_config().eos_token_id)
@@ -245,6 +258,7 @@ def self_terminating(
         kind=kind,
         epsilon=epsilon,
         eos_ids=ids,
+        count_prompt=count_prompt,
         **{key: getattr(model.config, key, None) for key in ("bos_token_id", "pad_token_id")},
         eos_token_id=ids[0] if len(ids) == 1 else list(ids),
     )

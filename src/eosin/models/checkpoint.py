@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eosin.errors import BadInput
 from eosin.models.heads import HEADS
@@ -57,7 +57,7 @@ class Architecture:
         return {"core": self.core, "head": self.head, "output": self.output}
 
 
-def save_weights(folder: Path, model: NeuralLM, architecture: Architecture, notes: Table) -> None:
+def save_weights(folder: Path, model: nn.Module, architecture: Any, notes: Table) -> None:
     save_tensors(folder / WEIGHTS, dict(model.named_parameters()), {**notes, "model": architecture.sections})
 
 
@@ -85,7 +85,7 @@ def load(run: Path | str) -> NeuralLM:
     return restored(folder, architecture)
 
 
-def restored(folder: Path, architecture: Architecture) -> NeuralLM:
+def restored(folder: Path, architecture: Any) -> Any:
     """A model of this architecture with the weights of a folder."""
     tensors, notes = load_tensors(folder / WEIGHTS)
     if notes.get("model") != architecture.sections:

@@ -13,15 +13,11 @@ from eosin.reproduction.pieces import Audit, Corpus, Piece, Plan, Training
 from eosin.reproduction.work import configured
 from eosin.text.corpus import Recipe
 from eosin.text.sources import SPLITS, open_source
-from eosin.text.tokenization import PAPER_BPE
 
-EPOCHS = 20
-"""A training with early stopping is taken to last so many epochs, where it may."""
 TOKENS = 60
 """A decoding is taken to last so many steps; few last to the limit, and these are often proved."""
 BPE_TOKENS = 1.1
 """For each word of the text."""
-GATES = {"lstm": 4, "gru": 3}
 REST = 1.5
 """What is not products, as a factor."""
 
@@ -38,10 +34,7 @@ class Estimates:
             return 10.0
         if isinstance(piece, Training):
             settings = configured(piece.model, piece.changes)
-            epochs = min(settings.training.epochs, EPOCHS)
-            # forward and twice as much backward, and the perplexity of train at the end
-            passes = 3 * epochs + 1
-            return REST * passes * size(settings.data)["tokens"] * operations(settings) / self.speed
+            return REST * settings.tokens_read(size(settings.data)) * operations(settings) / self.speed
         if isinstance(piece, Audit):
             training = self.trainings[piece.run]
             settings = configured(training.model, training.changes)
@@ -59,11 +52,8 @@ def rows(decoder: str) -> int:
 
 
 def operations(settings: Any) -> float:
-    """Floating point operations for a token: the output layer and the core."""
-    core, data = settings.model["core"], settings.data
-    width, layers = core.get("width", 256), core.get("layers", 2)
-    vocab = data.vocab_size or (PAPER_BPE if data.tokenization == "bpe" else size(data)["words"])
-    return 2.0 * width * vocab + layers * GATES.get(core.get("kind", ""), 1) * 4.0 * width * width
+    """Floating point operations for a token."""
+    return 2.0 * settings.weights(size(settings.data)["words"])
 
 
 @cache
@@ -72,7 +62,7 @@ def size(recipe: Recipe) -> dict[str, int]:
     source = open_source(recipe.source, recipe.valid, recipe.test)
     texts = {split: list(source.sentences(split, recipe.sentences_by)) for split in SPLITS}
     parts = [sentence.split(" ") for sentence in texts["train"]]
-    factor = BPE_TOKENS if recipe.tokenization == "bpe" else 1.0
+    factor = 1.0 if recipe.tokenization == "word" else BPE_TOKENS
     tokens = factor * sum(max(len(words) - recipe.context, 0) + 1 for words in parts)
     different = len({word for words in parts for word in words})
     return {"tokens": round(tokens), "words": different, **{split: len(text) for split, text in texts.items()}}

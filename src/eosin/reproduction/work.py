@@ -25,17 +25,17 @@ from eosin.decoding.trace import Trace, trace
 from eosin.errors import BadInput
 from eosin.files import write_text
 from eosin.interfaces import Completion, Decoder, LanguageModel
-from eosin.models.checkpoint import WEIGHTS, load
+from eosin.loading import load, settings_of
+from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.report.audits import missing
 from eosin.reproduction.exhibits import model_file
 from eosin.reproduction.pieces import TRACED, Audit, Corpus, Examples, Piece, Training
 from eosin.reproduction.results import Entry, Results
+from eosin.settings import read_toml
 from eosin.tensor_files import load_tensors
-from eosin.text.corpus import Corpus as Prepared
-from eosin.text.preparation import open_corpus, prepare
 from eosin.text.sources import SPLITS
 from eosin.text.tokenization import Tokenizer
-from eosin.training.config import Config, merged, read_settings
+from eosin.training.config import merged, read_settings
 from eosin.training.events import LOG, Listener
 from eosin.training.loop import Stopped, chosen_device, train
 from eosin.training.run import RESUME, check_same, corpus_of, origin
@@ -111,21 +111,16 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def configured(model: str, changes: dict[str, dict[str, Any]], seed: int = 0) -> Config:
+def configured(model: str, changes: dict[str, dict[str, Any]], seed: int = 0) -> Any:
     """The settings of a model with the changes of a preset or a sweep."""
     table = merged(read_settings(model_file(model)), changes)
-    return Config.of(merged(table, {"training": {"seed": seed}}))
-
-
-def corpus_for(config: Config, shop: Workshop) -> Prepared:
-    recipe = config.data
-    return open_corpus(recipe) if Path(recipe.source).is_dir() else prepare(recipe, shop.runs / recipe.folder)
+    return settings_of(merged(table, {"training": {"seed": seed}}))
 
 
 def count_corpus(shop: Workshop, piece: Corpus) -> Entry:
     config = configured(piece.model, piece.changes)
-    corpus = corpus_for(config, shop)
-    lengths = {split: np.unique(corpus.splits[split].lengths.numpy(), return_counts=True) for split in SPLITS}
+    corpus = config.corpus(shop.runs)
+    lengths = {split: np.unique(corpus.continuation_lengths(split).numpy(), return_counts=True) for split in SPLITS}
     return {
         "tokenization": corpus.recipe.tokenization,
         "statistics": corpus.statistics,
@@ -140,7 +135,7 @@ def train_run(shop: Workshop, piece: Training) -> Entry | None:
         return look_at(folder, piece, shop)
     result = train(
         config,
-        corpus_for(config, shop),
+        config.corpus(shop.runs),
         folder,
         device=shop.device,
         precision=shop.precision,
@@ -153,7 +148,7 @@ def train_run(shop: Workshop, piece: Training) -> Entry | None:
 
 
 def by_split(result: dict[str, Any]) -> dict[str, float]:
-    return {split: result[f"{split}_perplexity"] for split in SPLITS}
+    return {split: result[key] for split in SPLITS if (key := f"{split}_perplexity") in result}
 
 
 def about(piece: Training) -> Entry:
@@ -188,14 +183,15 @@ def look_at(folder: Path, piece: Training, shop: Workshop) -> Entry | None:
     """A run that is not finished, by the best weights it has so far."""
     if not (folder / WEIGHTS).is_file():
         return None
-    corpus = corpus_of(folder)
-    check_same(folder, configured(piece.model, piece.changes, piece.seed).resolved(corpus))
+    corpus, settings = corpus_of(folder), configured(piece.model, piece.changes, piece.seed)
+    check_same(folder, settings.resolved(corpus))
     known = progress_of(folder)
     before = shop.results.training(piece.run)
     if before and before["best_epoch"] == known["best_epoch"] and before["key"] == piece.key:
         return {key: before[key] for key in ("finished", "perplexity", *known, *about(piece))}
     model = shop.model(f"{piece.run}@epoch-{known['best_epoch']}")
-    measured = {split: evaluate(model, corpus.splits[split], where(model)).perplexity for split in SPLITS}
+    lines = settings.measured_lines
+    measured = {s: evaluate(model, corpus.splits[s], where(model), count=lines).perplexity for s in settings.measured}
     return {"finished": False, "perplexity": measured, **known, **about(piece)}
 
 
@@ -230,7 +226,8 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
     write_text(out, "".join(record.written() + "\n" for record in compacted(list(read_records(out)))))
     if not piece.floor:
         return {}
-    return {"perplexity": {"test": evaluate(model, corpus.splits["test"], where(model)).perplexity}}
+    lines = settings_of(read_toml(folder / CONFIG)).measured_lines
+    return {"perplexity": {"test": evaluate(model, corpus.splits["test"], where(model), count=lines).perplexity}}
 
 
 def compacted(records: list[Record]) -> list[Record]:

@@ -35,23 +35,39 @@ class Batch:
         return Batch(self.prefix.to(device), self.continuation.to(device), self.wanted.to(device))
 
 
-def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int) -> Plan:
-    """Which sentences make each batch of an epoch: random, but of like lengths."""
+def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, tokens: int | None = None) -> Plan:
+    """Which sentences make each batch of an epoch: random, but of like lengths.
+
+    At most `size` sentences, and at most so many tokens, padding included.
+    """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator)
     pools = (pool[lengths[pool].argsort(stable=True)] for pool in order.split(size * POOL))  # type: ignore[no-untyped-call]
-    batches = [batch for pool in pools for batch in pool.split(size)]
+    batches = [batch for pool in pools for batch in cut(pool, lengths, size, tokens)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def in_order(lengths: Int[Tensor, " sentences"], size: int) -> Plan:
+def in_order(lengths: Int[Tensor, " sentences"], size: int, tokens: int | None = None) -> Plan:
     """All sentences by length, for evaluation."""
-    return list(lengths.argsort(stable=True).split(size))  # type: ignore[no-untyped-call]
+    return cut(lengths.argsort(stable=True), lengths, size, tokens)
 
 
-def gather(split: Split, rows: Rows) -> Batch:
-    """The batch of the given sentences."""
+def cut(rows: Rows, lengths: Int[Tensor, " sentences"], size: int, tokens: int | None) -> Plan:
+    """Sentences from short to long in batches; one that has too many tokens alone is a batch of its own."""
+    if tokens is None:
+        return list(rows.split(size))  # type: ignore[no-untyped-call]
+    plan, start = [], 0
+    for end, length in enumerate(lengths[rows].tolist()):
+        if end > start and (end - start == size or (end - start + 1) * length > tokens):
+            plan.append(rows[start:end])
+            start = end
+    return [*plan, rows[start:]]
+
+
+def gather(split: Split, rows: Rows, most: int | None = None) -> Batch:
+    """The batch of the given sentences, each cut off after so many tokens of its continuation."""
     starts, lengths = split.offsets[rows, None], split.lengths[rows, None]
+    lengths = lengths if most is None else lengths.clamp(max=most)
     steps = torch.arange(int(lengths.max()))
     wanted = steps < lengths
     places = torch.where(wanted, starts + split.prefix_length + steps, starts)

@@ -6,6 +6,7 @@ is shorter; the continuation is what follows, <eos> included.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +20,16 @@ from torch import Tensor
 
 from eosin.errors import BadInput
 from eosin.interfaces import Prefix
-from eosin.settings import build, check_known, read_toml, section
+from eosin.settings import Table, build, check_known, read_toml, section
 from eosin.tensor_files import digest_of, load_tensors
+from eosin.text.layout import PAPER, Layout
 from eosin.text.sources import BUNDLED, SPLITS
-from eosin.text.tokenization import BOS_ID, PAD_ID, SPECIAL, TOKENIZATIONS, UNK_ID, Tokenizer
+from eosin.text.tokenization import TOKENIZATIONS, UNK_ID, Tokenizer
 
 DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
 CONTEXTS = (*SPLITS, "random")
+PRETRAINED = "hf:"
+"""Before the name of a model whose tokenizer is used."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Recipe:
     """A bundled text (`NAME@8000`: its first 8,000 sentences, and 800 of valid and of test), a WikiText folder or a
     UTF-8 text file."""
     tokenization: str = "bpe"
-    """`word` (vocabulary of train and valid) or `bpe` (trained on train)."""
+    """`word` (vocabulary of train and valid), `bpe` (trained on train), or that of a pretrained model (`hf:NAME`)."""
     vocab_size: int = 0
     """Most entries of the vocabulary, special tokens included; 0: all words, or the paper's 19,483 for BPE."""
     context: int = 10
@@ -52,7 +56,8 @@ class Recipe:
     """A text file for testing, likewise."""
 
     def __post_init__(self) -> None:
-        check_known(self.tokenization, TOKENIZATIONS, "a tokenization")
+        if not self.tokenization.startswith(PRETRAINED):
+            check_known(self.tokenization, TOKENIZATIONS, "a tokenization")
         check_known(self.short, ("auto", "pad", "drop"), "a treatment of short sentences")
         if not 1 <= self.context <= 10_000:
             raise ValueError(f"context must lie between 1 and 10000, got {self.context}")
@@ -64,7 +69,8 @@ class Recipe:
     @property
     def folder(self) -> Path:
         """Where the corpus lies unless a place is named."""
-        name = f"{Path(self.source).stem}-{self.tokenization}-k{self.context}"
+        tokenization = re.sub(r"[^\w.+-]+", "-", self.tokenization)
+        name = f"{Path(self.source).stem}-{tokenization}-k{self.context}"
         usual = Recipe(self.source, self.tokenization, context=self.context)
         if self == usual and self.source in BUNDLED:
             return Path("data") / name
@@ -102,10 +108,9 @@ class Split:
         """Of the continuations, <eos> included."""
         return self.offsets.diff() - self.prefix_length
 
-    @property
-    def prefixes(self) -> Prefix:
-        places = self.offsets[:-1, None] + torch.arange(self.prefix_length)
-        return self.tokens[places].long()
+    def beginnings(self, length: int) -> Prefix:
+        """The first tokens of each sentence."""
+        return self.tokens[self.offsets[:-1, None] + torch.arange(length)].long()
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ class Corpus:
     """Where it is kept."""
     dropped: int = 0
     """Sequences that were left out because they were no longer than a context."""
+    layout: Layout = PAPER
 
     @property
     def train(self) -> Split:
@@ -130,28 +136,40 @@ class Corpus:
         """Contexts from a split, the first `count` of them; or random ones, uniform over the words."""
         check_known(which, CONTEXTS, "a context distribution")
         if which != "random":
-            return self.splits[which].prefixes[:count]
+            return self.splits[which].beginnings(self.prefix_length)[:count]
         generator = torch.Generator().manual_seed(seed)
         size = (len(self.splits["test"]) if count is None else count, self.recipe.context)
-        words = torch.randint(len(SPECIAL), self.tokenizer.vocab_size, size, generator=generator)
-        return torch.cat([torch.full((len(words), 1), BOS_ID), words], dim=1)
+        words = torch.tensor(sorted(set(range(self.tokenizer.vocab_size)) - set(self.layout.special)))
+        drawn = words[torch.randint(len(words), size, generator=generator)]
+        start = torch.full((len(drawn), self.prefix_length - self.recipe.context), self.layout.bos or 0)
+        return torch.cat([start, drawn], dim=1)
 
     @property
-    def _least_padding(self) -> int:
-        """Of the contexts; zero as soon as one sentence is as long as a context."""
-        return int((self.train.prefixes == PAD_ID).sum(1).min())
+    def prefix_length(self) -> int:
+        return self.layout.prefix_length(self.recipe.context)
+
+    def continuation_lengths(self, which: str) -> Int[Tensor, " sentences"]:
+        """Of what follows the contexts, <eos> included."""
+        return self.splits[which].offsets.diff() - self.prefix_length
+
+    @property
+    def _padding(self) -> Int[Tensor, " sentences"]:
+        """Of each sentence."""
+        pad = -1 if self.layout.pad is None else self.layout.pad
+        return (self.train.beginnings(self.prefix_length) == pad).sum(1)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        train = self.train
-        real = int((train.tokens != PAD_ID).sum()) - 2 * len(train)
+        train, padding = self.train, self._padding
+        around = 2 if self.layout.bos is not None else 1
+        real = len(train.tokens) - int(padding.sum()) - around * len(train)
         return {
             **{name: len(split) for name, split in self.splits.items()},
             "vocabulary": self.tokenizer.vocab_size,
             "average_length": real / len(train),
-            "longest": int(train.lengths.max()) - 1 + self.recipe.context - self._least_padding,
+            "longest": int(self.continuation_lengths("train").max()) - 1 + self.recipe.context - int(padding.min()),
             "dropped": self.dropped,
-            "unknown": float((train.tokens == UNK_ID).sum() / real),
+            "unknown": float((train.tokens == UNK_ID).sum() / real) if self.layout == PAPER else 0.0,
         }
 
 
@@ -163,16 +181,24 @@ def load_corpus(folder: Path | str) -> Corpus:
     written = read_toml(folder / DATASET)
     tensors, _ = load_tensors(folder / TOKENS)
     tokenizer = Tokenizer.load(folder)
-    parts = {name: section(written, name, folder / DATASET) for name in ("recipe", "statistics", "digest")}
+    parts = {name: section(written, name, folder / DATASET) for name in ("recipe", "statistics", "digest", "layout")}
     recipe = build(Recipe, parts["recipe"], "recipe")
-    digest = corpus_digest(tensors, tokenizer, recipe)
+    layout = layout_of(parts["layout"])
+    digest = corpus_digest(tensors, tokenizer, recipe, layout)
     if parts["digest"].get("corpus") != digest:
         raise BadInput(f"the files of {folder} do not belong together: one has been altered; prepare the corpus anew")
     splits = {
-        split: Split(tensors[f"{split}.tokens"], tensors[f"{split}.offsets"], recipe.context + 1) for split in SPLITS
+        split: Split(tensors[f"{split}.tokens"], tensors[f"{split}.offsets"], layout.given(recipe.context))
+        for split in SPLITS
     }
-    return Corpus(recipe, tokenizer, splits, digest, folder, parts["statistics"].get("dropped", 0))
+    return Corpus(recipe, tokenizer, splits, digest, folder, parts["statistics"].get("dropped", 0), layout)
 
 
-def corpus_digest(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe) -> str:
-    return digest_of(tensors, f"{recipe.context} {tokenizer.to_json()}")
+def layout_of(written: Table) -> Layout:
+    """The paper's unless another is written down."""
+    return Layout(**{**written, "special": tuple(written["special"])}) if written else PAPER
+
+
+def corpus_digest(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe, layout: Layout) -> str:
+    unusual = "" if layout == PAPER else repr(layout)
+    return digest_of(tensors, f"{recipe.context} {tokenizer.to_json()}{unusual}")

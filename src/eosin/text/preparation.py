@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int32
 from torch import Tensor
 from tqdm import tqdm
 
@@ -20,17 +19,23 @@ from eosin.files import PARTIAL, write_text
 from eosin.settings import read_toml, to_toml
 from eosin.tensor_files import save_tensors
 from eosin.text.corpus import DATASET, TOKENS, Corpus, Recipe, Split, corpus_digest, load_corpus
+from eosin.text.layout import PAPER, Layout
 from eosin.text.sources import HELD_OUT, SPLITS, Source, open_source
-from eosin.text.tokenization import BOS_ID, EOS_ID, PAD_ID, TOKENIZATIONS
+from eosin.text.tokenization import TOKENIZATIONS, Tokenizer
+
+Pretrained = Callable[[], tuple[Tokenizer, Layout]]
+"""Opens what a pretrained model brings: its tokenizer, and its way to put a sequence together."""
 
 
-def open_corpus(recipe: Recipe) -> Corpus:
-    """The corpus of a recipe, prepared if it is not yet; a source that is a prepared corpus is that corpus."""
+def open_corpus(recipe: Recipe, below: Path = Path(), pretrained: Pretrained | None = None) -> Corpus:
+    """The corpus of a recipe, prepared below a folder if it is not yet; a source that is one already is that corpus."""
     prepared = Path(recipe.source)
-    return load_corpus(prepared) if (prepared / DATASET).is_file() else prepare(recipe, recipe.folder)
+    if (prepared / DATASET).is_file():
+        return load_corpus(prepared)
+    return prepare(recipe, below / recipe.folder, pretrained)
 
 
-def prepare(recipe: Recipe, folder: Path) -> Corpus:
+def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
     """Make a corpus and keep it in a folder, or open the one that is there if it is the same."""
     source = open_source(recipe.source, recipe.valid, recipe.test)
     source_digest = source.digest()
@@ -40,30 +45,32 @@ def prepare(recipe: Recipe, folder: Path) -> Corpus:
     def sentences(split: str) -> Iterator[str]:
         return source.sentences(split, recipe.sentences_by)
 
-    learnt_from = ("train", "valid") if recipe.tokenization == "word" else ("train",)
-    text = (sentence for split in learnt_from for sentence in _progress(sentences(split), f"vocabulary from {split}"))
-    tokenizer = TOKENIZATIONS[recipe.tokenization](text, recipe.vocab_size)
+    tokenizer, layout = pretrained() if pretrained else (learnt_tokenizer(recipe, sentences), PAPER)
     drop = recipe.short == "drop" or (recipe.short == "auto" and source.wikitext and recipe.sentences_by == "line")
     splits, dropped = {}, 0
     for split in SPLITS:
-        rows = [sequence(ids, recipe.context) for ids in tokenizer.encode(_progress(sentences(split), split))]
-        kept = [row for row in rows if not drop or len(row) > recipe.context + 2]
+        rows = [layout.sequence(ids, recipe.context) for ids in tokenizer.encode(_progress(sentences(split), split))]
+        kept = [row for row in rows if not drop or len(row) > layout.prefix_length(recipe.context) + 1]
         if not kept:
             raise BadInput(_nothing_in(split, source, recipe.context, drop))
-        splits[split], dropped = packed(kept, recipe.context), dropped + len(rows) - len(kept)
-    corpus = Corpus(recipe, tokenizer, splits, corpus_digest(tensors_of(splits), tokenizer, recipe), folder, dropped)
+        splits[split], dropped = packed(kept, layout.given(recipe.context)), dropped + len(rows) - len(kept)
+    digest = corpus_digest(tensors_of(splits), tokenizer, recipe, layout)
+    corpus = Corpus(recipe, tokenizer, splits, digest, folder, dropped, layout)
     write_corpus(corpus, source_digest, folder)
     return corpus
 
 
-def sequence(ids: list[int], context: int) -> Int32[np.ndarray, " length"]:
-    """<bos>, the words with padding in front where they are fewer than a context, <eos>."""
-    return np.array([BOS_ID, *[PAD_ID] * (context - len(ids)), *ids, EOS_ID], dtype=np.int32)
+def learnt_tokenizer(recipe: Recipe, sentences: Callable[[str], Iterator[str]]) -> Tokenizer:
+    if recipe.tokenization not in TOKENIZATIONS:
+        raise BadInput(f"{recipe.tokenization} is the tokenizer of a pretrained model: only that one is trained on it")
+    learnt_from = ("train", "valid") if recipe.tokenization == "word" else ("train",)
+    text = (sentence for split in learnt_from for sentence in _progress(sentences(split), f"vocabulary from {split}"))
+    return TOKENIZATIONS[recipe.tokenization](text, recipe.vocab_size)
 
 
-def packed(rows: list[Any], context: int) -> Split:
+def packed(rows: list[Any], given: int) -> Split:
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), context + 1)
+    return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), given)
 
 
 def _same_again(recipe: Recipe, source_digest: str, folder: Path) -> Corpus:
@@ -116,6 +123,7 @@ def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
             "recipe": asdict(corpus.recipe),
             "statistics": corpus.statistics,
             "digest": {"source": source_digest, "corpus": corpus.digest},
+            **({} if corpus.layout == PAPER else {"layout": written(corpus.layout)}),
         }
         write_text(partial / DATASET, to_toml(sections))
         partial.rename(folder)
@@ -125,6 +133,10 @@ def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
         _same_again(corpus.recipe, source_digest, folder)  # another process was faster
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def written(layout: Layout) -> dict[str, Any]:
+    return {key: value for key, value in asdict(layout).items() if value is not None}
 
 
 def _sweep(folder: Path) -> None:

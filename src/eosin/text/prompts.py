@@ -11,7 +11,7 @@ import torch
 
 from eosin.errors import BadInput
 from eosin.interfaces import Prefix
-from eosin.text.preparation import sequence
+from eosin.text.layout import PAPER
 from eosin.text.sources import check_line, read_lines
 from eosin.text.tokenization import UNK_ID, Tokenizer
 
@@ -33,7 +33,7 @@ class Prompts:
 def as_contexts(prompts: Sequence[str], tokenizer: Tokenizer, context: int) -> Prompts:
     """Contexts of `context` tokens, made as those of a corpus are."""
     encoded = list(tokenizer.encode(prompts))
-    with_eos = np.stack([sequence(ids[-context:], context) for ids in encoded])
+    with_eos = np.stack([PAPER.sequence(ids[-context:], context) for ids in encoded])
     return Prompts(
         contexts=torch.from_numpy(with_eos[:, :-1]).long(), shortened=sum(len(ids) > context for ids in encoded)
     )

@@ -17,7 +17,9 @@ import re
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
 
 from eosin.errors import BadInput
 from eosin.models.checkpoint import Architecture
@@ -25,9 +27,15 @@ from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES
 from eosin.settings import Table, build, check_known, parameters, read_toml
 from eosin.text.corpus import Corpus, Recipe
-from eosin.text.tokenization import EOS_ID
+from eosin.text.preparation import open_corpus
+from eosin.text.sources import SPLITS
+from eosin.text.tokenization import EOS_ID, PAPER_BPE
+from eosin.training.trainer import Trainer
 
 SECTIONS = ("data", "core", "head", "output", "training")
+USUAL_EPOCHS = 20
+"""A training with early stopping is taken to last so many epochs, where it may."""
+GATES = {"lstm": 4, "gru": 3}
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,40 @@ class Config:
             if architecture.output[key] != value:
                 raise BadInput(f"output.{key} follows from the corpus: it is {architecture.output[key]}, not {value!r}")
         return {"data": data, **architecture.sections, "training": asdict(self.training)}
+
+    def check(self, corpus: Corpus) -> None:
+        """That there is enough to train on."""
+        if len(corpus.train) < self.training.batch:
+            raise BadInput(
+                f"there are {len(corpus.train)} sentences to train on, fewer than a batch of {self.training.batch}; "
+                "give more text or set training.batch"
+            )
+
+    def trainer(self, corpus: Corpus, device: torch.device, precision: str) -> Trainer:
+        return Trainer(self, corpus, device, precision)
+
+    def corpus(self, below: Path) -> Corpus:
+        """Prepared below a folder if it is not there yet."""
+        return open_corpus(self.data, below)
+
+    measured: ClassVar[tuple[str, ...]] = SPLITS
+    """The splits whose perplexity is measured at the end."""
+
+    @property
+    def measured_lines(self) -> int | None:
+        """How many of valid and of test; None: all."""
+        return None
+
+    def weights(self, words: int) -> float:
+        """About how many a token is multiplied with, in a text of so many different words."""
+        core = self.model["core"]
+        width, layers = core.get("width", 256), core.get("layers", 2)
+        vocab = self.data.vocab_size or (PAPER_BPE if self.data.tokenization == "bpe" else words)
+        return float(width * vocab + 2 * layers * GATES.get(core.get("kind", ""), 1) * width * width)
+
+    def tokens_read(self, there: dict[str, int]) -> float:
+        """Forward and twice as much backward, and the perplexity of train at the end."""
+        return there["tokens"] * (3.0 * min(self.training.epochs, USUAL_EPOCHS) + 1)
 
     @property
     def given(self) -> dict[str, Table]:

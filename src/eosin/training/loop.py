@@ -13,13 +13,11 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from eosin.auditing.quality import Likelihood, evaluate
+from eosin.auditing.quality import Likelihood
 from eosin.errors import BadInput
 from eosin.models.checkpoint import restored, save_weights
-from eosin.text.batching import Batch, gather
+from eosin.text.batching import Batch
 from eosin.text.corpus import Corpus
-from eosin.text.sources import SPLITS
-from eosin.training.config import Config
 from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
 from eosin.training.run import Run, open_run
 from eosin.training.trainer import PRECISIONS, Trainer
@@ -74,13 +72,13 @@ class Session:
         """What is left of the present epoch."""
         trainer, progress = self.trainer, self.trainer.progress
         plan = trainer.plan()
-        described = f"epoch {progress.epoch + 1}"
+        described = f"{trainer.span} {progress.epoch + 1}"
         with tqdm(
             total=len(plan), initial=progress.batch, desc=described, bar_format=BAR, disable=self._hidden, leave=False
         ) as bar:
             started, tokens = time.monotonic(), 0
             for rows in plan[progress.batch :]:
-                likelihood, norm = trainer.learn(gather(trainer.corpus.train, rows))
+                likelihood, norm = trainer.learn(trainer.batch(rows))
                 tokens += likelihood.tokens
                 bar.set_postfix_str(_live(progress.of_epoch, tokens / (time.monotonic() - started)), refresh=False)
                 bar.update()
@@ -90,7 +88,7 @@ class Session:
         progress = self.trainer.progress
         if progress.step % self.trainer.settings.log_every == 0:
             recent, progress.since_event = progress.since_event, Likelihood()
-            self.tell("step", epoch=progress.epoch + 1, loss=recent.loss, gradient_norm=norm, rate=progress.rate)
+            self.tell("step", epoch=progress.epoch + 1, loss=recent.loss, gradient_norm=norm, rate=self.trainer.rate)
         stop = self.stopping()
         if stop or time.monotonic() - self.last_save >= self.save_seconds:
             self.save()
@@ -100,17 +98,15 @@ class Session:
     def validate(self) -> None:
         """The end of an epoch: keep the weights if they are the best, or else lower the rate."""
         trainer, progress = self.trainer, self.trainer.progress
-        valid, trained, rate = self.measure("valid"), progress.of_epoch, progress.rate
+        valid, trained, rate = self.measure("valid"), progress.of_epoch, trainer.rate
         if not math.isfinite(valid.perplexity):
             raise BadInput(f"the validation loss of epoch {progress.epoch + 1} is {valid.loss}: lower learning_rate")
         progress.epoch, progress.batch, progress.of_epoch = progress.epoch + 1, 0, Likelihood()
         if progress.best_loss is None or valid.loss < progress.best_loss:
             progress.best_loss, progress.best_epoch, progress.stalled = valid.loss, progress.epoch, 0
-            notes = {"epoch": progress.epoch, "valid_loss": valid.loss, "identity": self.run.identity}
-            save_weights(self.run.folder, trainer.model, trainer.architecture, notes)
+            self.keep_weights(valid_loss=valid.loss)
         else:
-            progress.stalled += 1
-            progress.rate *= trainer.settings.anneal
+            trainer.stall()
         self.tell(
             "epoch",
             epoch=progress.epoch,
@@ -122,9 +118,13 @@ class Session:
         )
         self.save()
 
-    def measure(self, split: str) -> Likelihood:
+    def keep_weights(self, **notes: Any) -> None:
         trainer = self.trainer
-        return evaluate(trainer.model, trainer.corpus.splits[split], trainer.device, lambda b: self._watched(b, split))
+        known = {"epoch": trainer.progress.epoch, "identity": self.run.identity}
+        save_weights(self.run.folder, trainer.model, trainer.architecture, {**known, **notes})
+
+    def measure(self, split: str) -> Likelihood:
+        return self.trainer.likelihood(split, lambda batches: self._watched(batches, split))
 
     def _watched(self, batches: Iterable[Batch], split: str) -> Iterator[Batch]:
         for batch in tqdm(batches, f"perplexity of {split}", unit="batch", disable=self._hidden, leave=False, delay=2):
@@ -135,15 +135,18 @@ class Session:
     def conclude(self) -> dict[str, Any]:
         """The perplexities of the best weights; what resuming needed is let go."""
         trainer, progress = self.trainer, self.trainer.progress
+        if not progress.epoch:  # a pretrained model as it is
+            self.keep_weights()
         trainer.model = restored(self.run.folder, trainer.architecture).to(trainer.device)
-        result = {f"{split}_perplexity": self.measure(split).perplexity for split in SPLITS}
+        result = {f"{split}_perplexity": self.measure(split).perplexity for split in trainer.measured}
+        trainer.conclude(self.run.folder)
         self.tell("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
         notes = {"result": result, "progress": asdict(progress), **self._conditions}
         self.run.save({}, {**notes, "log_size": self.log.size})
         return result
 
     def to_the_end(self) -> dict[str, Any]:
-        while not self.over:
+        while not self.trainer.over:
             self.epoch()
             self.save()
             self.validate()
@@ -153,31 +156,25 @@ class Session:
     def _hidden(self) -> bool | None:
         return None if self.show else True  # None: tqdm looks whether there is a terminal
 
-    @property
-    def over(self) -> bool:
-        progress, settings = self.trainer.progress, self.trainer.settings
-        return progress.epoch >= settings.epochs or progress.stalled >= settings.patience
-
 
 def train(
-    config: Config,
+    config: Any,
     corpus: Corpus,
     folder: Path,
     *,
     device: str = "auto",
     precision: str = "auto",
     threads: int | None = None,
-    save_seconds: float = 60.0,
+    save_seconds: float | None = None,
     listeners: Sequence[Listener] = (),
     stopping: Callable[[], bool] = lambda: False,
     show: bool = False,
 ) -> dict[str, Any]:
-    """Train in a run directory from where it is to the end: the perplexities of the best weights."""
-    if len(corpus.train) < config.training.batch:
-        raise BadInput(
-            f"there are {len(corpus.train)} sentences to train on, fewer than a batch of {config.training.batch}; "
-            "give more text or set training.batch"
-        )
+    """Train in a run directory from where it is to the end: the perplexities of the best weights.
+
+    The settings say what is trained: a `Config` a model of Eosin's own, `Tuning` a pretrained one.
+    """
+    config.check(corpus)
     usual = "cuda" if torch.cuda.is_available() else "cpu"
     chosen_precision(precision, chosen_device(usual if device == "auto" else device), None)  # before anything is made
     with open_run(folder, config.resolved(corpus), corpus) as run:
@@ -189,13 +186,14 @@ def train(
         precision = chosen_precision(precision, where, before.get("precision"))
         # the last bits of a sum depend on how many threads share it
         with using_threads(threads or before.get("threads")):
-            trainer = Trainer(config, corpus, where, precision)
+            trainer = config.trainer(corpus, where, precision)
             if saved:
                 trainer.restore(saved.tensors, saved.notes)
             log = Log(folder, before.get("log_size", 0))
             with tensorboard_if_installed(folder, log) as curves:
                 told = [log, *curves, *listeners]
-                session = Session(run, trainer, log, told, precision, save_seconds, stopping, show)
+                patience = trainer.save_seconds if save_seconds is None else save_seconds
+                session = Session(run, trainer, log, told, precision, patience, stopping, show)
                 return session.to_the_end()
 
 

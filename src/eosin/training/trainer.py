@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from eosin.auditing.quality import Likelihood, negative_log_likelihood
+from eosin.auditing.quality import Likelihood, evaluate, negative_log_likelihood
 from eosin.errors import BadInput
+from eosin.interfaces import Rows
 from eosin.models.checkpoint import copy_into
-from eosin.text.batching import Batch, Plan, shuffled
+from eosin.text.batching import Batch, Plan, gather, shuffled
 from eosin.text.corpus import Corpus
-from eosin.training.config import Config
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -57,8 +58,14 @@ class Progress:
 class Trainer:
     """A model, its optimiser and how far they are."""
 
-    def __init__(self, config: Config, corpus: Corpus, device: torch.device, precision: str = "float32"):
+    span = "epoch"
+    """What lies between two validations."""
+    save_seconds = 60.0
+    """How much work a kill may cost, unless it is said otherwise."""
+
+    def __init__(self, config: Any, corpus: Corpus, device: torch.device, precision: str = "float32"):
         self.settings = config.training
+        self.measured: tuple[str, ...] = config.measured
         self.corpus = corpus
         self.device = device
         self.architecture = config.architecture(corpus.tokenizer.vocab_size)
@@ -69,10 +76,34 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
         self.progress = Progress(rate=self.settings.learning_rate)
 
+    @property
+    def over(self) -> bool:
+        return self.progress.epoch >= self.settings.epochs or self.progress.stalled >= self.settings.patience
+
+    @property
+    def rate(self) -> float:
+        """Of the next step."""
+        return self.progress.rate
+
     def plan(self) -> Plan:
         """Which sentences make each batch of the present epoch."""
         seed = derived_seed(self.settings.seed, "order", self.progress.epoch)
         return shuffled(self.corpus.train.lengths, self.settings.batch, seed)
+
+    def batch(self, rows: Rows) -> Batch:
+        return gather(self.corpus.train, rows)
+
+    def stall(self) -> None:
+        """An epoch without a better validation perplexity is over."""
+        self.progress.stalled += 1
+        self.progress.rate *= self.settings.anneal
+
+    def likelihood(self, split: str, progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter) -> Likelihood:
+        """Of a split, without dropout."""
+        return evaluate(self.model, self.corpus.splits[split], self.device, progress)
+
+    def conclude(self, folder: Path) -> None:
+        """What is left to do with the best weights, which the model has now."""
 
     def learn(self, batch: Batch) -> tuple[Likelihood, float]:
         """One step of gradient descent: the likelihood before it, and the norm of the gradient."""
@@ -86,7 +117,7 @@ class Trainer:
         norm = self._clip()
         likelihood = Likelihood(float(total.detach()), batch.tokens)
         self._check(likelihood.loss, norm)
-        self.optimizer.param_groups[0]["lr"] = self.progress.rate
+        self.optimizer.param_groups[0]["lr"] = self.rate
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self._count(likelihood)

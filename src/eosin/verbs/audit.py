@@ -124,7 +124,7 @@ def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]
                 decoders,
                 max_steps=options.max_steps,
                 seed=options.seed,
-                pool=subject.pool if options.pool is None else options.pool,
+                pool=options.pool,
                 proofs=not options.no_proofs,
                 survival=options.survival,
                 out=out,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eosin.auditing.loops import Tail, repeating_tail
 from eosin.decoding.decode import as_list, completed
+from eosin.decoding.unroll import usual_pool
 from eosin.errors import BadInput
 from eosin.files import write_text
 from eosin.interfaces import Completion
@@ -90,10 +91,9 @@ def prompts_of(options: argparse.Namespace) -> list[str]:
 def completions_of(options: argparse.Namespace, opened_run: Opened, prefixes: Any) -> list[Completion]:
     """In the order of the contexts."""
     decoder = opened_run.decoder
-    pool = opened_run.subject.pool
-    pools = math.ceil(len(prefixes) * decoder.rows_per_context / pool)
+    pools = math.ceil(len(prefixes) * decoder.rows_per_context / usual_pool(opened_run.subject.model))
     with watched(opened_run.subject.model, pools * options.max_steps) as model:
-        made = list(completed(model, prefixes, decoder, max_steps=options.max_steps, seed=options.seed, pool=pool))
+        made = list(completed(model, prefixes, decoder, max_steps=options.max_steps, seed=options.seed))
     return sorted(made, key=lambda completion: completion.index)
 
 

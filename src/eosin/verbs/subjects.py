@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from eosin.errors import BadInput
-from eosin.loading import HUB, hub_loading
-from eosin.models.checkpoint import CONFIG, is_bundled, load, run_folder
+from eosin.loading import HUB, hub, load
+from eosin.models.checkpoint import CONFIG, is_bundled, run_folder
 from eosin.settings import build, read_toml, section
 from eosin.text.corpus import Recipe
 from eosin.text.prompts import as_contexts
@@ -40,8 +40,6 @@ class Subject:
     prompts: Callable[[Sequence[str], argparse.Namespace], Sequence[Sequence[int]] | Tensor]
     audits: Path | None
     """The folder for its records; None where none must be made."""
-    pool: int
-    """Rows that are decoded at a time unless it is said otherwise."""
 
 
 def add_subject_options(verb: argparse.ArgumentParser) -> None:
@@ -74,7 +72,6 @@ def of_run(name: str, options: argparse.Namespace) -> Subject:
         contexts=lambda which, count, seed: corpus_of(folder).contexts(which, count, seed),
         prompts=lambda texts, options: run_prompts(folder, tokenizer, texts, options.verb),
         audits=None if is_bundled(folder) else folder / "audits",
-        pool=1024,
     )
 
 
@@ -91,7 +88,7 @@ def run_prompts(folder: Path, tokenizer: Tokenizer, texts: Sequence[str], verb: 
 
 
 def of_hub(name: str, options: argparse.Namespace) -> Subject:
-    model, words = hub_loading().load_causal(
+    model, words = hub("loading").load_causal(
         name,
         device=chosen_device(options.device),
         dtype=DTYPES[options.dtype],
@@ -110,5 +107,4 @@ def of_hub(name: str, options: argparse.Namespace) -> Subject:
         contexts=no_corpus,
         prompts=lambda texts, options: words.prompts(texts, options.chat, options.prompt_tokens),
         audits=Path("audits") / called,
-        pool=64,
     )

@@ -14,10 +14,10 @@ from typing import Any
 from tqdm import tqdm
 
 from eosin.errors import BadInput
+from eosin.loading import settings_of
 from eosin.models.checkpoint import CONFIG
 from eosin.settings import check_known, section
-from eosin.text.preparation import open_corpus
-from eosin.training.config import Config, merged, override, read_settings, runs_of
+from eosin.training.config import merged, override, read_settings, runs_of
 from eosin.training.events import Event
 from eosin.training.loop import Stopped, train
 from eosin.training.run import RESUME, corpus_of
@@ -55,9 +55,8 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--save-every",
         type=seconds,
-        default=60.0,
         metavar="SECONDS",
-        help="how much work a kill may cost (default: 60)",
+        help="how much work a kill may cost (default: 60; fine-tuning 900)",
     )
     verb.add_argument("--dry-run", action="store_true", help="only list the runs and what is set")
 
@@ -102,13 +101,14 @@ def settings_file(name: str) -> Path:
     if path.is_file():
         return path
     bundled = {file.stem: file for file in Path(str(files("eosin") / "experiments")).glob("*.toml")}
-    if path.suffix == ".toml" and path.stem not in bundled:
+    called = path.name.removesuffix(".toml")
+    if path.suffix == ".toml" and called not in bundled:
         raise BadInput(f"there is no settings file {name}")
-    check_known(path.stem, sorted(bundled), "a settings file, a run directory or the name of a bundled experiment")
-    return bundled[path.stem]
+    check_known(called, sorted(bundled), "a settings file, a run directory or the name of a bundled experiment")
+    return bundled[called]
 
 
-def planned(options: argparse.Namespace) -> dict[Path, Config]:
+def planned(options: argparse.Namespace) -> dict[Path, Any]:
     """The runs of a settings file, each with its directory."""
     path = settings_file(options.settings)
     table = read_settings(path)
@@ -122,12 +122,12 @@ def planned(options: argparse.Namespace) -> dict[Path, Config]:
     seed = table.get("training", {}).get("seed", 0)
     seed = "" if seed == written_seed else f"-seed-{seed}"
     usual = path.parent if is_run(options.settings) else Path("runs") / (path.stem + seed)
-    return {(options.out or usual) / label: Config.of(settings) for label, settings in runs_of(table).items()}
+    return {(options.out or usual) / label: settings_of(settings) for label, settings in runs_of(table).items()}
 
 
-def _train(config: Config, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def _train(config: Any, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     known = is_run(options.settings) and options.data is None
-    corpus = corpus_of(Path(options.settings)) if known else open_corpus(config.data)
+    corpus = corpus_of(Path(options.settings)) if known else config.corpus(Path())
     out = sys.stderr if options.json else sys.stdout
     tqdm.write(f"{folder}: {len(corpus.train):,} sentences, vocabulary {corpus.tokenizer.vocab_size:,}", file=out)
     requested: list[int] = []
@@ -189,6 +189,6 @@ def perplexities(results: dict[str, dict[str, Any]]) -> str:
     for folder, result in ranked:
         lines.append(
             f"{folder:{wide}} "
-            + " ".join(f"{result[f'{split}_perplexity']:9.2f}" for split in ("train", "valid", "test"))
+            + " ".join(f"{result.get(f'{split}_perplexity', math.nan):9.2f}" for split in ("train", "valid", "test"))
         )
     return "\n".join(lines)

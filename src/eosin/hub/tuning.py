@@ -1,0 +1,254 @@
+"""Fine-tuning a pretrained model, plain or with a self-terminating head: the paper's GPT-2 experiment.
+
+    [data]        Recipe      a line of the text is a sequence
+    [pretrained]  Pretrained  what is fine-tuned
+    [head]        HEADS       softmax is the model's own
+    [training]    Steps       optimiser and schedule
+
+As in the paper's experiment all but the first token of a line is predicted, so that loss, perplexity and the product of
+a self-terminating head include the context. The loop, the run directory and resuming are those of `eosin.training`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from eosin.auditing.quality import Likelihood, evaluate
+from eosin.errors import BadInput
+from eosin.files import PARTIAL
+from eosin.hub.causal_lm import CausalLM
+from eosin.hub.heads import self_terminating
+from eosin.hub.loading import Words, load_causal, load_words
+from eosin.interfaces import Rows
+from eosin.models.checkpoint import CONFIG, WEIGHTS, restored
+from eosin.settings import Table, build, build_kind, check_known, read_toml, resolved_kind
+from eosin.text.batching import Batch, Plan, gather, shuffled
+from eosin.text.corpus import PRETRAINED, Corpus, Recipe
+from eosin.text.layout import Layout
+from eosin.text.preparation import open_corpus
+from eosin.text.tokenization import Tokenizer
+from eosin.training.trainer import Trainer, derived_seed
+
+SECTIONS = ("data", "pretrained", "head", "training")
+EXPORT = "model"
+"""The folder of a finished run that transformers can open."""
+SHORTEST = 8
+"""Lines are taken to have more tokens than this, so that it is their tokens that limit a batch."""
+USUAL_WEIGHTS = 1.3e8
+"""Of the models that this is meant for, to estimate how long it takes."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What is fine-tuned."""
+
+    model: str
+    """A folder, a .gguf file, a hub id, or smollm2."""
+    trust_remote_code: bool = False
+    """Whether code that comes with the model is run."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Adam on shuffled batches at a rate that falls to zero; the weights that validate best are kept."""
+
+    steps: int = 400_000
+    """Of gradient descent; with none the model is taken as it is."""
+    validate_every: int = 5_000
+    """Steps between two validations."""
+    tokens: int = 1024
+    """The most in a batch, padding included; longer lines are cut off."""
+    learning_rate: float = 5e-5
+    """Adam's, to begin with; transformers' default."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    lines: int = 0
+    """Of valid and of test, so many are measured; 0: all."""
+    seed: int = 0
+    """Decides the order of the batches and dropout."""
+    log_every: int = 100
+    """Steps between two lines of the log."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"steps": 0, "validate_every": 1, "tokens": 2, "lines": 0, "log_every": 1}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("learning_rate", "clip"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+
+
+Wrap = Callable[[Any, tuple[int, ...]], Any]
+
+
+def softmax() -> Wrap:
+    """The model's own head."""
+    return lambda model, eos_ids: model
+
+
+def head(kind: str, epsilon: float = 1e-3) -> Wrap:
+    return lambda model, eos_ids: self_terminating(model, epsilon, kind, eos_ids, count_prompt=True)
+
+
+HEADS: dict[str, Callable[..., Wrap]] = {"softmax": softmax, "st": partial(head, "st"), "nmst": partial(head, "nmst")}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a fine-tuned model is but for its weights."""
+
+    pretrained: Pretrained
+    head: dict[str, Any]
+
+    def build(self, seed: int = 0) -> CausalLM:
+        """With the pretrained weights, whatever the seed."""
+        model, _ = load_causal(self.pretrained.model, trust_remote_code=self.pretrained.trust_remote_code)
+        wrap = build_kind(HEADS, self.head, "head")
+        return CausalLM(wrap(model.model, model.eos_ids), model.eos_ids)
+
+    def words(self) -> Words:
+        return load_words(self.pretrained.model, self.pretrained.trust_remote_code)
+
+    @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        return {"pretrained": asdict(self.pretrained), "head": self.head}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The settings of one run."""
+
+    data: Recipe
+    training: Steps
+    tuned: Tuned
+
+    @classmethod
+    def of(cls, table: Table) -> Tuning:
+        for section in table:
+            check_known(section, SECTIONS, "a section of the settings of a fine-tuning")
+        pretrained = build(Pretrained, table["pretrained"], "pretrained")
+        return cls(
+            data=build(Recipe, {**table.get("data", {}), "tokenization": PRETRAINED + pretrained.model}, "data"),
+            training=build(Steps, table.get("training", {}), "training"),
+            tuned=Tuned(pretrained, resolved_kind(HEADS, table.get("head", {"kind": "softmax"}), "head")),
+        )
+
+    def architecture(self, vocab_size: int) -> Tuned:
+        return self.tuned
+
+    def corpus(self, below: Path) -> Corpus:
+        return open_corpus(self.data, below, self._pretrained)
+
+    def _pretrained(self) -> tuple[Tokenizer, Layout]:
+        words = self.tuned.words()
+        return Tokenizer(words.inner.backend_tokenizer), layout_of(words, self.tuned.pretrained.model)
+
+    def check(self, corpus: Corpus) -> None:
+        """That the corpus is in the model's own tokens."""
+        if corpus.recipe.tokenization != self.data.tokenization:
+            raise BadInput(
+                f"the corpus is in tokens of {corpus.recipe.tokenization}, and {self.data.tokenization} is fine-tuned; "
+                "name a text instead of a prepared corpus"
+            )
+
+    def resolved(self, corpus: Corpus) -> dict[str, Table]:
+        data = {**asdict(corpus.recipe), "source": self.data.source}
+        return {"data": data, **self.tuned.sections, "training": asdict(self.training)}
+
+    @property
+    def given(self) -> dict[str, Table]:
+        return {"data": asdict(self.data), **self.tuned.sections, "training": asdict(self.training)}
+
+    def trainer(self, corpus: Corpus, device: torch.device, precision: str) -> FineTuner:
+        return FineTuner(self, corpus, device, precision)
+
+    measured: ClassVar[tuple[str, ...]] = ("valid", "test")
+
+    @property
+    def measured_lines(self) -> int | None:
+        return self.training.lines or None
+
+    def weights(self, words: int) -> float:
+        return USUAL_WEIGHTS
+
+    def tokens_read(self, there: dict[str, int]) -> float:
+        """Forward, and twice as much backward; the rest is small beside it."""
+        return 3.0 * self.training.steps * self.training.tokens
+
+
+def layout_of(words: Words, name: str) -> Layout:
+    """Lines as the tokenizer makes them, and eos behind them."""
+    tokenizer = words.inner
+    if tokenizer.eos_token_id is None:
+        raise BadInput(f"the tokenizer of {name} has no eos, which every line has to end with")
+    first = tokenizer("a")["input_ids"][:1]
+    begins = tokenizer.bos_token_id is not None and first == [tokenizer.bos_token_id]
+    return Layout(
+        eos=tokenizer.eos_token_id,
+        special=tuple(sorted(tokenizer.all_special_ids)),
+        bos=tokenizer.bos_token_id if begins else None,
+        whole=True,
+    )
+
+
+class FineTuner(Trainer):
+    """A pretrained model, its optimiser and how far they are."""
+
+    span = "part"
+    save_seconds = 900.0
+
+    @property
+    def over(self) -> bool:
+        return self.progress.step >= self.settings.steps
+
+    @property
+    def rate(self) -> float:
+        return self.settings.learning_rate * (1 - self.progress.step / self.settings.steps)
+
+    def plan(self) -> Plan:
+        """The batches up to the next validation, of an endless stream of shuffled passes."""
+        first = self.progress.epoch * self.settings.validate_every
+        last = min(first + self.settings.validate_every, self.settings.steps)
+        return list(itertools.islice(self._stream(), first, last))
+
+    def _stream(self) -> Iterator[Tensor]:
+        tokens = self.settings.tokens
+        lengths = (self.corpus.train.lengths + 1).clamp(max=tokens)  # the first token is read too
+        for number in itertools.count():
+            seed = derived_seed(self.settings.seed, "order", number)
+            yield from shuffled(lengths, max(1, tokens // SHORTEST), seed, tokens)
+
+    def batch(self, rows: Rows) -> Batch:
+        return gather(self.corpus.train, rows, most=self.settings.tokens - 1)
+
+    def stall(self) -> None:
+        self.progress.stalled += 1
+
+    def likelihood(self, split: str, progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter) -> Likelihood:
+        return evaluate(self.model, self.corpus.splits[split], self.device, progress, self.settings.lines or None)
+
+    def conclude(self, folder: Path) -> None:
+        """A folder that transformers can open."""
+        partial = folder / f"{EXPORT}.{os.getpid()}{PARTIAL}"
+        shutil.rmtree(folder / EXPORT, ignore_errors=True)
+        self.model.model.save_pretrained(partial)
+        self.architecture.words().inner.save_pretrained(partial)
+        partial.rename(folder / EXPORT)
+
+
+def load_tuned(folder: Path) -> CausalLM:
+    """The model of a run directory, ready to decode."""
+    config = Tuning.of(read_toml(folder / CONFIG))
+    if not (folder / WEIGHTS).is_file():
+        raise BadInput(f"{folder} has no {WEIGHTS}: it has not been validated yet; see: eosin train {folder}")
+    return restored(folder, config.tuned)
