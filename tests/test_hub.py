@@ -2,14 +2,17 @@
 
 import copy
 import math
+import string
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from torch.testing import assert_close
 
 import eosin
 from eosin.decoding.decode import completed
+from eosin.decoding.stopping import StopStrings
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.generation import TRUNCATING, KeepsEos, TerminationFloor, consistent
 from eosin.hub.norms import gain_and_bias, least_log_odds
@@ -113,7 +116,10 @@ def test_joined_rows_are_as_they_were(lm: CausalLM):
         assert_close(after[:2], alone, atol=1e-4, rtol=1e-4)
 
 
-def test_scores_are_those_of_steps(lm: CausalLM):
+@pytest.mark.parametrize("head", [None, "st", "nmst", "st, prompt counted", "nmst, prompt counted"])
+def test_scores_are_those_of_steps(lm: CausalLM, head: str | None):
+    if head:
+        lm = CausalLM(headed(lm, head.partition(",")[0], count_prompt="prompt" in head), lm.eos_ids)
     prefix, continuation = prompts(3), prompts(3, 6)
     with torch.no_grad():
         scores = lm.score(prefix, continuation)
@@ -134,6 +140,48 @@ def test_the_score_of_a_beam_is_that_of_its_tokens(lm: CausalLM):
         with torch.no_grad():
             score = lm.score(row[None], ours.tokens[None])[0].sum().item()
         assert_close(score, ours.log_prob, atol=1e-3, rtol=1e-4)
+
+
+def test_hypotheses_get_the_scores_of_generate(lm: CausalLM):
+    prefix, compared = prompts(8), 0
+    for row in prefix:
+        with torch.no_grad():
+            made = lm.model.generate(
+                row[None], attention_mask=torch.ones_like(row[None]), do_sample=False, num_beams=3,
+                num_return_sequences=3, early_stopping=True, length_penalty=0.0, max_new_tokens=12, pad_token_id=0,
+                return_dict_in_generate=True, output_scores=True,
+            )  # fmt: skip
+        theirs = {}
+        for tokens, score in zip(made.sequences[:, len(row) :].tolist(), made.sequences_scores.tolist(), strict=True):
+            ended = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+            with torch.no_grad():
+                ours = lm.score(row[None], torch.tensor([ended]))[0].sum().item()
+            assert_close(ours, score, atol=1e-3, rtol=1e-4)
+            theirs[tuple(ended)] = score
+        (found,) = completed(lm, [row.tolist()], "beam:3", max_steps=12)
+        if tuple(found.tokens.tolist()) in theirs:
+            assert_close(found.log_prob, theirs[tuple(found.tokens.tolist())], atol=1e-3, rtol=1e-4)
+            compared += 1
+    assert compared >= 6  # where all three hypotheses end in the same step the two may differ in which they keep
+
+
+def test_stop_strings_end_as_in_generate(lm: CausalLM):
+    words = (string.ascii_letters + string.digits)[:VOCAB]
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, words[0]))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    inner.decoder = tokenizers.decoders.Fuse()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner)
+    prefix = prompts()
+    plain = eosin.decode(lm, prefix, "greedy", max_steps=20)
+    strings = tuple(words[row[1]] + words[row[2]] for row in plain.tokens[:4] if len(row) > 3)
+    stop = StopStrings(strings, lambda tokens: "".join(words[token] for token in tokens))
+    ours = eosin.decode(lm, prefix, "greedy", max_steps=20, stop=stop)
+    for row, tokens in zip(prefix, ours.tokens, strict=True):
+        if any(each.startswith(words[row[-1]]) for each in strings):
+            continue  # generate also stops at a string that begins in the prompt
+        (theirs,) = generated(lm, row[None], stop_strings=list(strings), tokenizer=tokenizer)
+        assert tokens == theirs
+    assert any(len(stopped) < len(whole) for stopped, whole in zip(ours.tokens, plain.tokens, strict=True))
 
 
 @pytest.mark.parametrize("spec", ["nucleus:0.5", "consistent-top-k:3", "typical:0.5", "min-p:0.2,temperature=0.7"])
@@ -288,10 +336,10 @@ def test_nonsense_is_refused():
 # self-terminating heads
 
 
-def headed(lm: CausalLM, kind: str, epsilon: float = 0.02):
+def headed(lm: CausalLM, kind: str, epsilon: float = 0.02, **how: bool):
     from eosin.hub.heads import self_terminating
 
-    return self_terminating(copy.deepcopy(lm.model), epsilon=epsilon, kind=kind).eval()
+    return self_terminating(copy.deepcopy(lm.model), epsilon=epsilon, kind=kind, **how).eval()
 
 
 def survivals(model, tokens: torch.Tensor, start: int, kind: str, epsilon: float) -> torch.Tensor:

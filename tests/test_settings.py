@@ -156,7 +156,8 @@ def test_there_are_no_other_experiments():
         "demo",
         "demo-st",
     }
-    assert {path.stem for path in EXPERIMENTS.glob("*.toml")} == expected
+    tuned = {f"{model}-{head}" for model in ("gpt2", "smollm2") for head in ("softmax", "st-2.5e-3", "nmst-2.5e-3")}
+    assert {path.stem for path in EXPERIMENTS.glob("*.toml")} == expected | tuned | {"smollm2"}
 
 
 def test_the_grid_is_the_paper_s_and_holds_what_it_selected():

@@ -232,7 +232,7 @@ def test_the_rate_is_halved_and_training_ends_when_nothing_gets_better(corpus: C
             return Likelihood(loss, 1)
         return real(model, split, device, progress)
 
-    monkeypatch.setattr("eosin.training.loop.evaluate", scripted)
+    monkeypatch.setattr("eosin.training.trainer.evaluate", scripted)
     folder = tmp_path / "run"
     train(config(training={"epochs": 50, "patience": 3, "learning_rate": 0.01}), corpus, folder)
     epochs = [event for event in log_of(folder) if event["event"] == "epoch"]
@@ -355,7 +355,7 @@ elif POINT == "after a file got its name":
 elif POINT == "in a line of the log":
     events.Log.hear = dying(events.Log.hear, half_a_line)
 elif POINT == "in validation":
-    loop.evaluate = dying(loop.evaluate, before)
+    trainer.evaluate = dying(trainer.evaluate, before)
 elif POINT == "in the middle of the weights":
     pathlib.Path.write_bytes = dying(pathlib.Path.write_bytes, halfway, of("weights"))
 elif POINT == "between the weights and the state":

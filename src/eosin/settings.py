@@ -45,6 +45,22 @@ def _written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def assigned(assignment: str) -> dict[str, dict[str, Any]]:
+    """What `section.key=value` sets."""
+    name, equals, value = assignment.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and key):
+        raise BadInput(f"a setting is given as section.key=value, for example training.epochs=3; got {assignment!r}")
+    return {section: {key: _value(value.strip())}}
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
 def section(table: Table, name: str, path: Path) -> dict[str, Any]:
     """A section of a file that a program wrote; empty where there is none."""
     found = table.get(name, {})

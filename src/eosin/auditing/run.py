@@ -30,6 +30,7 @@ from eosin.decoding.decode import (
     as_decoder,
     check_model,
     check_room,
+    check_stop,
     checked_contexts,
     chosen_pool,
     device_of,
@@ -37,6 +38,7 @@ from eosin.decoding.decode import (
     whole,
 )
 from eosin.decoding.steadiness import is_steady
+from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
 from eosin.decoding.unroll import SMALLEST_BATCH, unroll
 from eosin.errors import BadInput
@@ -85,6 +87,7 @@ def audit(
     about: dict[str, Any] | None = None,
     watch: Callable[[Completion, Decoder], None] | None = None,
     text_of: Callable[[list[int]], str] | None = None,
+    stop: StopStrings | None = None,
 ) -> Audit:
     """Decode every prefix with every decoder and count how it ends.
 
@@ -94,16 +97,18 @@ def audit(
     about     what else belongs into the signature: names of the model and of the contexts
     watch     is told of every completion as it ends, with its decoder
     text_of   tokens in words, so that records can show loops
+    stop      strings that end a completion; with them nothing is proved
     """
     check_model(model)
-    parsed = checked_decoders(decoders, model.vocab_size, survival)
+    parsed = checked_decoders(decoders, model.vocab_size, survival, stop)
     max_steps, pool = whole("max_steps", max_steps, 1, 2**31), chosen_pool(pool, model)
     contexts = checked_contexts(prefixes, None, model)
     check_room(model, prefixes, max_steps)
     common = {
         **signature(model, contexts, max_steps, whole("seed", seed, 0, 2**64)),
         "estimator": "survival" if survival else "count",
-        "proofs": proofs and not survival,
+        "proofs": proofs and not survival and stop is None,
+        **({"stop": list(stop.strings)} if stop else {}),
         **(about or {}),
     }
     wanted = {str(decoder) for decoder in parsed}
@@ -115,7 +120,7 @@ def audit(
             shards = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
             if ALL in shards:
                 continue
-            work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch)
+            work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch, stop)
             for record in work.records(without=shards):
                 keep_certificates(out, work.certificates())
                 record = spelt(record, text_of)
@@ -124,7 +129,9 @@ def audit(
     return Audit([record for record in done if record.signature["decoder"] in wanted], steady)
 
 
-def checked_decoders(decoders: Sequence[str | Decoder], vocab_size: int, survival: bool) -> list[Decoder]:
+def checked_decoders(
+    decoders: Sequence[str | Decoder], vocab_size: int, survival: bool, stop: StopStrings | None
+) -> list[Decoder]:
     if isinstance(decoders, str) or not hasattr(decoders, "__iter__"):
         raise BadInput(f"decoders must be a list, as in ['greedy', 'nucleus:0.2'], got {decoders!r}")
     parsed = [as_decoder(decoder) for decoder in decoders]
@@ -132,6 +139,9 @@ def checked_decoders(decoders: Sequence[str | Decoder], vocab_size: int, surviva
         raise BadInput("name at least one decoder, as in 'greedy'")
     for decoder in parsed:
         decoder.check(vocab_size)
+        check_stop(stop, decoder)
+    if survival and stop is not None:
+        raise BadInput("survival is estimated along paths that nothing but eos ends; leave out the stop strings")
     return [survival_of(decoder) for decoder in parsed] if survival else parsed
 
 
@@ -154,6 +164,7 @@ class Work:
         pool: int,
         steady: bool,
         watch: Callable[[Completion, Decoder], None] | None,
+        stop: StopStrings | None = None,
     ):
         self.model = model
         self.contexts = contexts
@@ -161,6 +172,7 @@ class Work:
         self.signature = signature
         self.pool = pool
         self.watch = watch
+        self.stop = stop
         self.prover = prover_of(model, decoder, steady) if signature["proofs"] else None
         self.looked_at: dict[tuple[int, ...], tuple[int, int, int, float]] = {}
 
@@ -187,6 +199,7 @@ class Work:
             seed=self.signature["seed"],
             pool=self.pool,
             observer=self.prover,
+            stop=self.stop,
         )
 
     def _record(self, tally: Tally) -> Record:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eosin.decoding.spec import parse_decoder
+from eosin.decoding.stopping import Stop
 from eosin.decoding.unroll import Context, unroll, usual_pool
 from eosin.errors import BadInput
 from eosin.interfaces import Completion, Completions, Decoder, Generative
@@ -26,6 +27,7 @@ def decode(
     seed: int = 0,
     pool: int | None = None,
     indices: Sequence[int] | None = None,
+    stop: Stop | None = None,
 ) -> Completions:
     """Continue every prefix with a decoder until eos, or for `max_steps` tokens.
 
@@ -37,8 +39,11 @@ def decode(
     pool       how many rows are decoded at a time: contexts, each times the width of its beam; what suits the model
                if not given
     indices    the numbers of the contexts, where these are some of many; 0, 1, 2, ... if not given
+    stop       whether the tokens produced so far are to end there, as `StopStrings` says; asked after every step
     """
-    completions = completed(model, prefixes, decoder, max_steps=max_steps, seed=seed, pool=pool, indices=indices)
+    completions = completed(
+        model, prefixes, decoder, max_steps=max_steps, seed=seed, pool=pool, indices=indices, stop=stop
+    )
     by_index = {completion.index: completion for completion in completions}
     order = range(len(prefixes)) if indices is None else map(index, indices)
     return Completions.pack([by_index[number] for number in order])
@@ -53,22 +58,29 @@ def completed(
     seed: int = 0,
     pool: int | None = None,
     indices: Sequence[int] | None = None,
+    stop: Stop | None = None,
 ) -> Iterator[Completion]:
     """What `decode` makes, one completion after the other as they end."""
     parsed = as_decoder(decoder)
     check_model(model)
     parsed.check(model.vocab_size)
+    check_stop(stop, parsed)
     max_steps = whole("max_steps", max_steps, 1, 2**31)
     pool = chosen_pool(pool, model)
     seed = whole("seed", seed, 0, 2**64)
     contexts = checked_contexts(prefixes, indices, model)
     check_room(model, prefixes, max_steps)
     with evaluating(model):
-        yield from unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool)
+        yield from unroll(model, contexts, parsed, max_steps=max_steps, seed=seed, pool=pool, stop=stop)
 
 
 def chosen_pool(pool: int | None, model: Generative) -> int:
     return usual_pool(model) if pool is None else whole("pool", pool, 1, 2**31)
+
+
+def check_stop(stop: Stop | None, decoder: Decoder) -> None:
+    if stop is not None and decoder.rows_per_context > 1:
+        raise BadInput(f"stop strings end greedy decoding and sampling; hypotheses of {decoder} end with eos only")
 
 
 def as_decoder(decoder: Any) -> Decoder:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from eosin.causes import Cause
+from eosin.decoding.stopping import Stop
 from eosin.interfaces import Completion, EosIds, Rows
 
 T = TypeVar("T", bound="Table")
@@ -41,6 +42,7 @@ class UnderWay:
         self.eos_ids = eos_ids
         self.max_steps = max_steps
         self.ended: list[Completion] = []
+        self.stop: Stop | None = None
 
     @property
     def contexts(self) -> int:
@@ -65,8 +67,8 @@ class UnderWay:
         return row
 
 
-def cause_of(terminated: bool) -> Cause:
-    return Cause.EOS if terminated else Cause.LIMIT
+def cause_of(terminated: bool, stopped: bool = False) -> Cause:
+    return Cause.EOS if terminated else Cause.STOP if stopped else Cause.LIMIT
 
 
 def same_time(mine: Tensor, theirs: Tensor) -> tuple[Tensor, ...]:

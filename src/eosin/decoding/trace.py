@@ -21,6 +21,7 @@ from eosin.causes import Cause
 from eosin.decoding.choice import LeftToRight
 from eosin.decoding.decode import as_decoder, completed
 from eosin.decoding.next_token import NextToken
+from eosin.decoding.stopping import Stop
 from eosin.errors import BadInput
 from eosin.interfaces import Decoder, Generative, Token, Uniforms
 
@@ -95,6 +96,7 @@ def trace(
     max_steps: int,
     seed: int = 0,
     index: int = 0,
+    stop: Stop | None = None,
 ) -> Trace:
     """Decode one context, and tell at each step how probable eos was, and whether and by what it was removed.
 
@@ -107,7 +109,7 @@ def trace(
     if not isinstance(parsed, Traceable):
         raise BadInput(f"decoder must have `kept` and `rule` to be traced; {type(parsed).__name__} has not")
     tokens = prefix.tolist() if hasattr(prefix, "tolist") else prefix
-    (made,) = completed(model, [tokens], parsed, max_steps=max_steps, seed=seed, indices=[index])
+    (made,) = completed(model, [tokens], parsed, max_steps=max_steps, seed=seed, indices=[index], stop=stop)
     replay = Replay(parsed, made.tokens.tolist())
     list(completed(model, [tokens], replay, max_steps=len(made.tokens), indices=[index]))
     return Trace(

@@ -25,6 +25,7 @@ from torch import Tensor
 from eosin.causes import Cause
 from eosin.decoding.next_token import NextToken, Workspace, survey
 from eosin.decoding.randomness import uniforms
+from eosin.decoding.stopping import Stop
 from eosin.decoding.table import Table, UnderWay, cause_of, written
 from eosin.interfaces import Completion, Decoder, EosIds, Generative, Proof, Rows, Search, Token, Uniforms
 from eosin.logits import Logits, as_logits
@@ -62,9 +63,10 @@ def unroll(
     seed: int,
     pool: int,
     observer: Observer | None = None,
+    stop: Stop | None = None,
 ) -> Iterator[Completion]:
     """Decode all contexts with at most `pool` rows at a time; completions come in the order in which they end."""
-    loop = Loop(model, decoder, max_steps, seed, observer)
+    loop = Loop(model, decoder, max_steps, seed, observer, stop)
     capacity = max(1, pool // decoder.rows_per_context)
     waiting = Waiting(contexts, capacity)
     cohort: Cohort | None = None
@@ -153,10 +155,17 @@ class Loop:
     """One model and one decoder, and the memory that a step needs."""
 
     def __init__(
-        self, model: Generative, decoder: Decoder, max_steps: int, seed: int, observer: Observer | None = None
+        self,
+        model: Generative,
+        decoder: Decoder,
+        max_steps: int,
+        seed: int,
+        observer: Observer | None = None,
+        stop: Stop | None = None,
     ):
         self.model = model
         self.observer = observer
+        self.stop = stop
         self.decoder = decoder
         self.max_steps = max_steps
         self.seed = seed
@@ -167,7 +176,9 @@ class Loop:
         prefixes = torch.stack([context.prefix for context in contexts])
         indices = torch.tensor([context.index for context in contexts], device=prefixes.device)
         eos_ids = torch.tensor(self.model.eos_ids, device=prefixes.device)
-        search = self.decoder.begin(indices, eos_ids, self.max_steps, self.seed)
+        search: Any = self.decoder.begin(indices, eos_ids, self.max_steps, self.seed)
+        if self.stop is not None:
+            search.stop = self.stop
         rows = filled_up(torch.arange(len(contexts), device=prefixes.device))
         return self._advance(search, *self._checked(self.model.prefill(prefixes[rows]), len(rows)))
 
@@ -273,24 +284,32 @@ class Paths(UnderWay):
         table.history = written(table.history, table.steps, token, self.max_steps)
         table.log_prob += next_token.log_probs_of(token)
         table.steps += 1
-        terminated = torch.isin(token, self.eos_ids)
-        over = terminated | (table.steps == self.max_steps)
+        terminated, stopped = torch.isin(token, self.eos_ids), self._stopped()
+        over = terminated | stopped | (table.steps == self.max_steps)
         rows = (~over).nonzero()[:, 0]
         if len(rows) < len(token):
-            self._retire(over.nonzero()[:, 0], terminated)
+            self._retire(over.nonzero()[:, 0], terminated, stopped)
             self.table = table.select(rows)
         return token[rows], rows
+
+    def _stopped(self) -> Bool[Tensor, " contexts"]:
+        """Which contexts have come to a stop string."""
+        stopped = torch.zeros_like(self.table.index, dtype=torch.bool)
+        if self.stop is not None:
+            for row in range(self.rows):
+                stopped[row] = self.stop(self.produced(row))
+        return stopped
 
     def choose(self, next_token: NextToken, numbers: Uniforms) -> Token:
         return self.chooser.choose(next_token, numbers)
 
-    def _retire(self, rows: Rows, terminated: Bool[Tensor, " contexts"]) -> None:
+    def _retire(self, rows: Rows, terminated: Bool[Tensor, " contexts"], stopped: Bool[Tensor, " contexts"]) -> None:
         table = self.table.select(rows)
         tokens = table.history[:, : int(table.steps.max())].cpu().long()
-        columns = (table.index, table.steps, terminated[rows], table.log_prob)
-        for row, (index, steps, ended, log_prob) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        columns = (table.index, table.steps, terminated[rows], stopped[rows], table.log_prob)
+        for row, (index, steps, ended, stop, log_prob) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
             known = self.known_of(table, row)
-            self.ended.append(Completion(index, tokens[row, :steps], cause_of(ended), steps, log_prob, **known))
+            self.ended.append(Completion(index, tokens[row, :steps], cause_of(ended, stop), steps, log_prob, **known))
 
     def known_of(self, table: PathTable, row: int) -> dict[str, Any]:
         """What else is to be said of a completion."""

@@ -89,6 +89,12 @@ class CausalLM(nn.Module):
     """Rows that are decoded at a time unless it is said otherwise: each has keys and values of all layers."""
 
     @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Those of the generation config."""
+        named = getattr(self.model.generation_config, "stop_strings", None) or ()
+        return (named,) if isinstance(named, str) else tuple(named)
+
+    @property
     def window(self) -> int | None:
         """The longest text that the model has positions for."""
         config = self.model.config.get_text_config()

@@ -209,7 +209,7 @@ class FineTuner(Trainer):
 
     @property
     def over(self) -> bool:
-        return self.progress.step >= self.settings.steps
+        return self.progress.epoch * self.settings.validate_every >= self.settings.steps
 
     @property
     def rate(self) -> float:

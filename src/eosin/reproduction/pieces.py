@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from eosin.files import digest_of_files
 from eosin.reproduction.exhibits import Exhibit, Pair, model_file
 from eosin.reproduction.presets import Preset
-from eosin.settings import read_toml
+from eosin.settings import assigned, read_toml
 
 TRACED = 300
 """Steps of an example that are traced at most."""
@@ -154,6 +154,8 @@ class Plan:
     preset: Preset
     exhibits: tuple[Exhibit, ...]
     seeds: tuple[int, ...]
+    given: tuple[str, ...] = ()
+    """Settings that are to be otherwise, as `section.key=value`."""
 
     @cached_property
     def pieces(self) -> list[Piece]:
@@ -181,7 +183,7 @@ class Plan:
     def changes(self, model: str) -> Changes:
         """What the preset sets otherwise for a model."""
         special = [changes for pattern, changes in self.preset.matching.items() if fnmatch(model, pattern)]
-        return merged(self.preset.changes, *special)
+        return merged(self.preset.changes, *special, *map(assigned, self.given))
 
     def runs(self, model: str) -> list[str]:
         """One for each initialisation."""

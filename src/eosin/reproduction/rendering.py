@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from eosin.auditing.record import Record
@@ -61,7 +62,8 @@ class Shown:
                 write_text(folder / "tables" / f"{exhibit}.{ending}", text)
         write_text(folder / OVERVIEW, overview(self))
         chosen = {"preset": self.plan.preset.path, "exhibits": [exhibit.path for exhibit in self.plan.exhibits]}
-        write_text(folder / PLAN, to_toml({"plan": {**chosen, "seeds": len(self.plan.seeds)}}))
+        given = {"set": list(self.plan.given)} if self.plan.given else {}
+        write_text(folder / PLAN, to_toml({"plan": {**chosen, "seeds": len(self.plan.seeds), **given}}))
 
 
 # the page of Markdown
@@ -85,7 +87,8 @@ def command(plan: Plan) -> str:
     names = tuple(exhibit.path for exhibit in plan.exhibits)
     only = f" --only {' '.join(names)}" if names != plan.preset.exhibits else ""
     seeds = f" --seeds {len(plan.seeds)}" if len(plan.seeds) != plan.preset.initialisations else ""
-    return f"eosin reproduce {plan.preset.path}{only}{seeds}"
+    given = "".join(f" --set {shlex.quote(each)}" for each in plan.given)
+    return f"eosin reproduce {plan.preset.path}{only}{seeds}{given}"
 
 
 def took(results: Results) -> Table:

@@ -7,6 +7,7 @@ ours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,7 @@ def differs(mean: float, low: float, high: float, paper: Sequence[float] | None)
     if paper is None:
         return False
     theirs, deviation = paper
-    room = 2 * deviation + ROUNDING
+    room = (0.0 if math.isnan(deviation) else 2 * deviation) + ROUNDING
     return low > theirs + room or high < theirs - room
 
 
@@ -111,7 +112,7 @@ def shown_ours(value: tuple[float, float, float, int, int]) -> str:
 
 
 def shown_paper(value: tuple[float, float]) -> str:
-    return f"{value[0]:.2f} ± {value[1]:g}"
+    return f"{value[0]:.2f}" if math.isnan(value[1]) else f"{value[0]:.2f} ± {value[1]:g}"
 
 
 def our_column(heading: str) -> Column:
@@ -135,7 +136,8 @@ def proved(records: Sequence[Record]) -> float | None:
 
 
 def number(pair: Any) -> tuple[float, float] | None:
-    return None if pair is None else (float(pair[0]), float(pair[1]))
+    """Mean and deviation; where the paper gives no deviation, it is none."""
+    return None if pair is None else (float(pair[0]), float(pair[1]) if len(pair) > 1 else math.nan)
 
 
 STAR = "* differs from the paper's by more than both spreads."

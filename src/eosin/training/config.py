@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +24,7 @@ from eosin.errors import BadInput
 from eosin.models.checkpoint import Architecture
 from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES
-from eosin.settings import Table, build, check_known, parameters, read_toml
+from eosin.settings import Table, assigned, build, check_known, parameters, read_toml
 from eosin.text.corpus import Corpus, Recipe
 from eosin.text.preparation import open_corpus
 from eosin.text.sources import SPLITS
@@ -188,18 +187,7 @@ def _inherited(before: Table, change: Table) -> Table:
 
 def override(table: Table, assignment: str) -> dict[str, Any]:
     """The table with one more setting, written as `section.key=value`."""
-    name, equals, value = assignment.partition("=")
-    section, dot, key = name.strip().partition(".")
-    if not (equals and dot and key):
-        raise BadInput(f"a setting is given as section.key=value, for example training.epochs=3; got {assignment!r}")
-    return merged(table, {section: {key: _value(value.strip())}})
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    return merged(table, assigned(assignment))
 
 
 def runs_of(table: Table) -> dict[str, dict[str, Any]]:

@@ -131,6 +131,7 @@ def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]
                 about=about,
                 watch=watch,
                 text_of=subject.tokenizer.decode,
+                stop=subject.stop,
             ), out
     except KeyboardInterrupt:
         if out is None:

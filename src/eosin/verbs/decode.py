@@ -93,7 +93,11 @@ def completions_of(options: argparse.Namespace, opened_run: Opened, prefixes: An
     decoder = opened_run.decoder
     pools = math.ceil(len(prefixes) * decoder.rows_per_context / usual_pool(opened_run.subject.model))
     with watched(opened_run.subject.model, pools * options.max_steps) as model:
-        made = list(completed(model, prefixes, decoder, max_steps=options.max_steps, seed=options.seed))
+        made = list(
+            completed(
+                model, prefixes, decoder, max_steps=options.max_steps, seed=options.seed, stop=opened_run.subject.stop
+            )
+        )
     return sorted(made, key=lambda completion: completion.index)
 
 

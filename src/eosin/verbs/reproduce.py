@@ -25,15 +25,17 @@ from eosin.settings import read_toml, section
 if TYPE_CHECKING:
     from eosin.reproduction.work import Workshop
 
-DESCRIPTION = """PRESET is quick (minutes), small (the paper's sizes, one initialisation: hours on a CPU) or paper
-(ten initialisations: days on a GPU). What is missing is trained and audited; what is finished is never done again, and
-the same command goes on after a kill. Tables, figures and a page (report.html) are in the folder --out.
+DESCRIPTION = """PRESET is quick (minutes), small (the paper's sizes, one initialisation: hours on a CPU), paper (ten
+initialisations: days on a GPU), gpt2 (the paper's fine-tuning of GPT-2: days on a GPU) or smollm2 (the same in small:
+hours on a CPU). What is missing is trained and audited; what is finished is never done again, and the same command goes
+on after a kill. Tables, figures and a page (report.html) are in the folder --out.
 
 examples:
   eosin reproduce quick
   eosin reproduce small --dry-run
   eosin reproduce small --only table-1-word table-3-word --runs ~/runs
-  eosin reproduce paper --seeds 3 --device cuda"""
+  eosin reproduce paper --seeds 3 --device cuda
+  eosin reproduce gpt2 --set data.source=wikitext-103 --set pretrained.model=gpt2 --device cuda"""
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -51,6 +53,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         help=f"these only: {', '.join(exhibit_names())}, or .toml files of your own",
     )
     verb.add_argument("--seeds", type=count, metavar="N", help="initialisations (default: the preset's)")
+    verb.add_argument(
+        "--set", action="append", metavar="SECTION.KEY=VALUE", help="change a setting of every model; may be repeated"
+    )
     verb.add_argument("--out", type=Path, metavar="FOLDER", help="results (default: reproduction/PRESET)")
     verb.add_argument("--runs", type=Path, metavar="FOLDER", help="trained runs and corpora (default: OUT/runs)")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
@@ -118,7 +123,8 @@ def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
     names = options.only or before.get("exhibits") or preset.exhibits
     exhibits = tuple(load_exhibit(each, preset.tokenization) for each in names)
     seeds = options.seeds or before.get("seeds") or preset.initialisations
-    return Plan(preset, exhibits, tuple(range(seeds))), options.out or Path("reproduction") / preset.name
+    given = tuple(options.set or before.get("set", ()))
+    return Plan(preset, exhibits, tuple(range(seeds)), given), options.out or Path("reproduction") / preset.name
 
 
 def check_extras() -> None:

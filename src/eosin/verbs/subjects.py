@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eosin.decoding.stopping import StopStrings
 from eosin.errors import BadInput
 from eosin.loading import HUB, hub, load
 from eosin.models.checkpoint import CONFIG, is_bundled, run_folder
@@ -40,6 +41,7 @@ class Subject:
     prompts: Callable[[Sequence[str], argparse.Namespace], Sequence[Sequence[int]] | Tensor]
     audits: Path | None
     """The folder for its records; None where none must be made."""
+    stop: StopStrings | None
 
 
 def add_subject_options(verb: argparse.ArgumentParser) -> None:
@@ -48,6 +50,13 @@ def add_subject_options(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     verb.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the weights (default: float32)")
+    verb.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="STRING",
+        help="a string that ends a completion; may be repeated (default: those of the generation config)",
+    )
     hub = verb.add_argument_group("for hf: models")
     hub.add_argument("--chat", action="store_true", help="prompts are turns of a chat (chat template)")
     hub.add_argument("--prompt-tokens", type=int, metavar="N", help="only the first N tokens of every prompt")
@@ -72,7 +81,12 @@ def of_run(name: str, options: argparse.Namespace) -> Subject:
         contexts=lambda which, count, seed: corpus_of(folder).contexts(which, count, seed),
         prompts=lambda texts, options: run_prompts(folder, tokenizer, texts, options.verb),
         audits=None if is_bundled(folder) else folder / "audits",
+        stop=stop_strings(options.stop, tokenizer),
     )
+
+
+def stop_strings(strings: Sequence[str], tokenizer: Any) -> StopStrings | None:
+    return StopStrings(tuple(strings), tokenizer.decode) if strings else None
 
 
 def run_prompts(folder: Path, tokenizer: Tokenizer, texts: Sequence[str], verb: str) -> Tensor:
@@ -107,4 +121,5 @@ def of_hub(name: str, options: argparse.Namespace) -> Subject:
         contexts=no_corpus,
         prompts=lambda texts, options: words.prompts(texts, options.chat, options.prompt_tokens),
         audits=Path("audits") / called,
+        stop=stop_strings(options.stop or model.stop_strings, words),
     )

@@ -92,6 +92,7 @@ def traced(options: argparse.Namespace, opened_run: Opened, prefix: Any) -> Trac
             max_steps=options.max_steps,
             seed=options.seed,
             index=options.context or 0,
+            stop=opened_run.subject.stop,
         )
 
 

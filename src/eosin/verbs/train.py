@@ -189,6 +189,10 @@ def perplexities(results: dict[str, dict[str, Any]]) -> str:
     for folder, result in ranked:
         lines.append(
             f"{folder:{wide}} "
-            + " ".join(f"{result.get(f'{split}_perplexity', math.nan):9.2f}" for split in ("train", "valid", "test"))
+            + " ".join(_cell(result.get(f"{split}_perplexity")) for split in ("train", "valid", "test"))
         )
     return "\n".join(lines)
+
+
+def _cell(perplexity: float | None) -> str:
+    return f"{'-':>9}" if perplexity is None else f"{perplexity:9.2f}"
