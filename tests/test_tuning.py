@@ -133,6 +133,26 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(place: Path, corpus: Cor
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
+def test_without_steps_a_model_is_measured_as_it_comes(place: Path, corpus: Corpus, tmp_path: Path):
+    config = settings(place, training={"steps": 0}, head={"kind": "nmst"})
+    with pytest.raises(Stopped):
+        train(config, corpus, tmp_path / "run", stopping=lambda: True)
+    result = train(config, corpus, tmp_path / "run")
+    pretrained, run = config.tuned.build(), eosin.load(tmp_path / "run")
+    assert all(torch.equal(a, b) for a, b in zip(pretrained.parameters(), run.parameters(), strict=True))
+    found = evaluate(pretrained, corpus.splits["test"], CPU).perplexity
+    assert result["test_perplexity"] == pytest.approx(found, rel=1e-6)
+
+
+def test_a_part_of_the_lines_is_measured_if_asked_for(place: Path, corpus: Corpus, tmp_path: Path):
+    config = settings(place, training={"steps": 0, "lines": 3})
+    result = train(config, corpus, tmp_path / "run")
+    test, model = corpus.splits["test"], config.tuned.build()
+    with torch.no_grad():
+        scores = [model.score(each.prefix[None], each.continuation[None])[0] for each in (test[0], test[1], test[2])]
+    assert result["test_perplexity"] == pytest.approx(math.exp(-torch.cat(scores).mean()), rel=1e-5)
+
+
 @pytest.mark.parametrize("head", [{"kind": "softmax"}, {"kind": "st", "epsilon": 0.01}, {"kind": "nmst"}], ids=str)
 def test_a_finished_run_is_opened_by_eosin_and_by_transformers(
     head: dict[str, object], place: Path, corpus: Corpus, tmp_path: Path

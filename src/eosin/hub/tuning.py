@@ -33,7 +33,7 @@ from eosin.interfaces import Rows
 from eosin.models.checkpoint import CONFIG, WEIGHTS, restored
 from eosin.settings import Table, build, build_kind, check_known, read_toml, resolved_kind
 from eosin.text.batching import Batch, Plan, gather, shuffled
-from eosin.text.corpus import PRETRAINED, Corpus, Recipe
+from eosin.text.corpus import OF_MODEL, Corpus, Recipe
 from eosin.text.layout import Layout
 from eosin.text.preparation import open_corpus
 from eosin.text.tokenization import Tokenizer
@@ -138,7 +138,7 @@ class Tuning:
             check_known(section, SECTIONS, "a section of the settings of a fine-tuning")
         pretrained = build(Pretrained, table["pretrained"], "pretrained")
         return cls(
-            data=build(Recipe, {**table.get("data", {}), "tokenization": PRETRAINED + pretrained.model}, "data"),
+            data=build(Recipe, {**table.get("data", {}), "tokenization": OF_MODEL + pretrained.model}, "data"),
             training=build(Steps, table.get("training", {}), "training"),
             tuned=Tuned(pretrained, resolved_kind(HEADS, table.get("head", {"kind": "softmax"}), "head")),
         )

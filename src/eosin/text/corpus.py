@@ -28,7 +28,7 @@ from eosin.text.tokenization import TOKENIZATIONS, UNK_ID, Tokenizer
 
 DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
 CONTEXTS = (*SPLITS, "random")
-PRETRAINED = "hf:"
+OF_MODEL = "hf:"
 """Before the name of a model whose tokenizer is used."""
 
 
@@ -56,7 +56,7 @@ class Recipe:
     """A text file for testing, likewise."""
 
     def __post_init__(self) -> None:
-        if not self.tokenization.startswith(PRETRAINED):
+        if not self.tokenization.startswith(OF_MODEL):
             check_known(self.tokenization, TOKENIZATIONS, "a tokenization")
         check_known(self.short, ("auto", "pad", "drop"), "a treatment of short sentences")
         if not 1 <= self.context <= 10_000:

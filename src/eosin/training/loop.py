@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from tqdm import tqdm
@@ -16,6 +16,7 @@ from tqdm import tqdm
 from eosin.auditing.quality import Likelihood
 from eosin.errors import BadInput
 from eosin.models.checkpoint import restored, save_weights
+from eosin.settings import Table
 from eosin.text.batching import Batch
 from eosin.text.corpus import Corpus
 from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
@@ -23,6 +24,20 @@ from eosin.training.run import Run, open_run
 from eosin.training.trainer import PRECISIONS, Trainer
 
 BAR = "{desc} {percentage:3.0f}% {bar:8} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """The settings of a run."""
+
+    def check(self, corpus: Corpus) -> None:
+        """Raises where the corpus will not do."""
+
+    def resolved(self, corpus: Corpus) -> dict[str, Table]:
+        """All sections with every default written out."""
+
+    def trainer(self, corpus: Corpus, device: torch.device, precision: str) -> Trainer:
+        """What learns."""
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
@@ -109,6 +124,7 @@ class Session:
             trainer.stall()
         self.tell(
             "epoch",
+            **({} if trainer.span == "epoch" else {"span": trainer.span}),
             epoch=progress.epoch,
             train_loss=trained.loss,
             valid_loss=valid.loss,
@@ -136,6 +152,7 @@ class Session:
         """The perplexities of the best weights; what resuming needed is let go."""
         trainer, progress = self.trainer, self.trainer.progress
         if not progress.epoch:  # a pretrained model as it is
+            self.save()
             self.keep_weights()
         trainer.model = restored(self.run.folder, trainer.architecture).to(trainer.device)
         result = {f"{split}_perplexity": self.measure(split).perplexity for split in trainer.measured}
@@ -158,7 +175,7 @@ class Session:
 
 
 def train(
-    config: Any,
+    config: Trainable,
     corpus: Corpus,
     folder: Path,
     *,

@@ -170,9 +170,10 @@ class Console:
 
     def hear(self, event: Event) -> None:
         if event["event"] == "epoch":
+            span = event.get("span", "epoch")
             tqdm.write(
-                f"epoch {event['epoch']}: train loss {event['train_loss']:.3f}, valid perplexity "
-                f"{event['valid_perplexity']:.2f} (best in epoch {event['best_epoch']}), "
+                f"{span} {event['epoch']}: train loss {event['train_loss']:.3f}, valid perplexity "
+                f"{event['valid_perplexity']:.2f} (best in {span} {event['best_epoch']}), "
                 f"rate {event['rate']:.2g}, {duration(event['seconds'])} so far",
                 file=self.out,
             )
