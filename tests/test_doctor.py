@@ -48,6 +48,7 @@ FAULTS = {
         generation=transformers.GenerationConfig(),
     ),
     "disagreeing_eos": with_generation(eos_token_id=4),
+    "unknown_eos": with_generation(eos_token_id=[2, 99]),
     "turn_end_is_no_eos": healthy(tokenizer=tokenizer(chat=True)),
     "padding_is_eos": healthy(tokenizer=tokenizer(pad_token="</s>")),
     "untrained_eos": healthy(examples=[[7, 9], [9, 10], [7, 2]]),
@@ -70,8 +71,19 @@ def test_a_check_finds_its_fault_and_nothing_in_a_healthy_model(check):
     assert found.what
     assert found.why
     assert found.fix
-    if check.__name__ != "longest_output":
+    if check.__name__ not in ("longest_output", "incomplete_sampling"):
         assert list(check(healthy(examples=[[7, 2], [9, 10, 2]], max_length=30))) == []
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [{"min_new_tokens": "40"}, {"repetition_penalty": "1.2"}, {"bad_words_ids": [0]}, {"suppress_tokens": 5}],
+)
+def test_a_value_of_the_wrong_kind_is_a_finding(generation: dict[str, object]):
+    patient = healthy()
+    for name, value in generation.items():
+        setattr(patient.generation, name, value)
+    assert any("cannot be made" in finding.what for finding in examine(patient))
 
 
 def test_a_healthy_model_has_nothing_wrong():
@@ -117,7 +129,7 @@ def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "latin.txt").write_bytes(b"\xe4\xf6")
     (tmp_path / "odd.jsonl").write_text('{"words": 3}')
     for arguments, said in (
-        ([str(tmp_path / "empty")], "is not a model that transformers can open"),
+        ([str(tmp_path / "empty")], "holds no model: it has no config.json"),
         (["no/such-model-anywhere"], "is not a model that transformers can open"),
         ([folder, "--train", str(tmp_path / "nothing")], "there is no file"),
         ([folder, "--train", str(tmp_path / "latin.txt")], "is not UTF-8"),

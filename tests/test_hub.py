@@ -15,7 +15,7 @@ from eosin.decoding.decode import completed
 from eosin.decoding.stopping import StopStrings
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.generation import TRUNCATING, KeepsEos, TerminationFloor, consistent
-from eosin.hub.norms import gain_and_bias, least_log_odds
+from eosin.hub.norms import gain_and_bias, last_norm, least_log_odds
 
 transformers = pytest.importorskip("transformers")
 from transformers.generation.logits_process import LogitsProcessorList  # noqa: E402
@@ -204,7 +204,7 @@ def test_the_final_norm_bounds_the_logits(lm: CausalLM):
     if lm.model.config.model_type == "gemma2":
         assert bound == -float("inf")
         return
-    gain, bias = gain_and_bias(lm.model)
+    gain, bias = gain_and_bias(last_norm(lm.model))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         logits = lm.model(torch.randint(VOCAB, (64, 30), generator=generator)).logits.double()
@@ -221,6 +221,26 @@ def test_the_final_norm_bounds_the_logits(lm: CausalLM):
     assert eosin.certify(lm, "nucleus:0.2").consistent is None
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.CohereConfig(**LAYERS, **SMALL, logit_scale=5.0),
+        transformers.GraniteConfig(**LAYERS, **SMALL, logits_scaling=0.25),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_logits_that_are_scaled_are_bounded(config):
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    bound = least_log_odds(model, (EOS,))
+    with torch.no_grad():
+        logits = model(torch.randint(VOCAB, (64, 30), generator=torch.Generator().manual_seed(0))).logits.double()
+    others = logits.index_fill(-1, torch.tensor([EOS]), -float("inf")).logsumexp(-1)
+    least = float((logits[..., EOS] - others).min())
+    assert -float("inf") < bound <= least
+
+
 # in generate
 
 
@@ -231,6 +251,7 @@ SETTINGS = [
     {"typical_p": 0.3, "top_k": 0},
     {"epsilon_cutoff": 0.05, "top_k": 0},
     {"eta_cutoff": 0.05, "top_k": 0},
+    {"top_h": 0.3, "top_k": 0},
 ]
 
 

@@ -54,7 +54,7 @@ def test_audit_counts_what_decode_says(folder: Path, prompts: Path, capsys: pyte
     assert model.eos_ids == (2, 4)  # eos, and the end of a turn in the chat template
     made = eosin.decode(model, [line["prefix_tokens"] for line in lines], "greedy", max_steps=20)
     assert made.tokens == [line["tokens"] for line in lines]
-    assert list(Path("audits/tiny").glob("*.jsonl"))
+    assert list(Path("audits").glob("*tiny/*.jsonl"))
 
 
 def test_trace_certify_and_chat(folder: Path, prompts: Path, capsys: pytest.CaptureFixture[str]):
@@ -82,7 +82,8 @@ def test_nonsense_is_one_line(folder: Path, prompts: Path, tmp_path: Path, capsy
     (plain / "generation_config.json").write_text("{}")
     some = ["--prompts", str(prompts), "--max-steps", "10", "--decoders", "greedy"]
     for model, more, said in (
-        (tmp_path / "empty", some, "is not a model that transformers can open"),
+        (tmp_path / "empty", some, "holds no model: it has no config.json"),
+        (folder, [*some, "--prompt-tokens", "0"], "must be at least 1"),
         ("no/such-model-anywhere", some, "a hub id that is not in the cache?"),
         (plain, some, "no token ends a sequence"),
         (plain, [*some, "--eos", "2", "--chat"], "no chat template"),

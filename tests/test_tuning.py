@@ -196,6 +196,7 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 def reproduced(place: Path) -> tuple[Path, list[str]]:
     text, model = place / "text.txt", place / "gpt2"
     changes = [f"data.source={text}", f"pretrained.model={model}", "training.steps=6", "training.validate_every=3"]
+    changes += ["training.tokens=256"]
     command = ["reproduce", "gpt2", "--out", str(place / "out"), "--runs", str(place / "runs")]
     command += [part for change in changes for part in ("--set", change)]
     main(command)

@@ -21,10 +21,13 @@ def load(name: Path | str) -> Any:
     if str(name).startswith(HUB):
         return hub("loading").load_causal(str(name).removeprefix(HUB))[0]
     folder = checkpoint.run_folder(name)
+    return hub("tuning").load_tuned(folder) if is_tuned(folder) else checkpoint.load(name)
+
+
+def is_tuned(folder: Path) -> bool:
+    """Whether a run directory is of a fine-tuning."""
     config = folder / checkpoint.CONFIG
-    if config.is_file() and PRETRAINED in read_toml(config):
-        return hub("tuning").load_tuned(folder)
-    return checkpoint.load(name)
+    return config.is_file() and PRETRAINED in read_toml(config)
 
 
 def settings_of(table: Table) -> Any:

@@ -57,11 +57,16 @@ def evaluate(
     progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
     count: int | None = None,
 ) -> Likelihood:
-    """The likelihood of a split, or of its first sentences, under a model without dropout."""
+    """The likelihood of a split, or of its first sentences, under a model without dropout.
+
+    What is longer than the model has positions for is cut off.
+    """
     total = Likelihood()
+    window = getattr(model, "window", None)
+    most = None if window is None else window - split.prefix_length + 1
     tokens = None if hasattr(model, "log_probs") else MOST_TOKENS
     plan = in_order(split.lengths[:count], EVALUATED_TOGETHER, tokens)
     with evaluating(model), torch.inference_mode():
-        for batch in progress(batches(split, plan)):
+        for batch in progress(batches(split, plan, most)):
             total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
     return total

@@ -54,6 +54,10 @@ class Floor(nn.Module):
         return usual_pool(self.model)
 
     @property
+    def window(self) -> int | None:
+        return getattr(self.model, "window", None)
+
+    @property
     def greedy_bound(self) -> int:
         """Greedy decoding produces eos at this step at the latest."""
         return self.grace + math.floor(-math.log(1 + len(self.eos_ids)) / math.log1p(-self.epsilon)) + 1

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -21,6 +23,11 @@ from eosin.errors import BadInput
 from eosin.hub.norms import least_log_odds
 from eosin.interfaces import Prefix, Rows, Token, Tokens
 from eosin.promises import Promise
+
+BY_THE_WAY = ("_name_or_path", "transformers_version", "dtype")
+"""What a configuration says that does not change what the model says."""
+MORE_STATES = ("conv", "recurrent", "ssm")
+"""What layers of hybrid models keep beside keys and values."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,17 @@ class Cached:
     def select(self, rows: Rows) -> Cached:
         cache = shell(self.cache)
         cache.batch_select_indices(rows)
-        return Cached(cache, self.padding[rows])
+        return Cached(cache, self.padding[rows]).trimmed()
+
+    def trimmed(self) -> Cached:
+        """Without what is padding in every row: a pool that is filled up again and again would grow without end."""
+        spare = int(self.padding.min()) if len(self.padding) else 0
+        if not spare:
+            return self
+        cache = shell(self.cache)
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys[:, :, spare:], layer.values[:, :, spare:]
+        return Cached(cache, self.padding - spare)
 
     def join(self, other: Cached) -> Cached:
         length = max(self.length, other.length)
@@ -69,6 +86,16 @@ def shell(cache: Any) -> Any:
     made = copy.copy(cache)
     made.layers = [copy.copy(layer) for layer in cache.layers]
     return made
+
+
+def exact(logits: Tensor) -> Tensor:
+    """At least float32."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def is_plain(layer: Any) -> bool:
+    """Whether a layer of a cache keeps keys and values and nothing else."""
+    return hasattr(layer, "batch_select_indices") and not any(hasattr(layer, f"{kind}_states") for kind in MORE_STATES)
 
 
 class CausalLM(nn.Module):
@@ -110,12 +137,12 @@ class CausalLM(nn.Module):
         tokens, length = torch.cat([prefix, continuation[:, :-1]], dim=1), continuation.shape[1]
         # a head that counts its steps counts those whose logits are asked for
         arguments = {"logits_to_keep": length} if "logits_to_keep" in self._takes else {}
-        logits = self.model(input_ids=tokens, use_cache=False, **arguments).logits[:, -length:].float()
-        return logits.log_softmax(-1).gather(-1, continuation[..., None])[..., 0]
+        logits = self.model(input_ids=tokens, use_cache=False, **arguments).logits[:, -length:]
+        return exact(logits).log_softmax(-1).gather(-1, continuation[..., None])[..., 0]
 
     def promise(self, temperature: float = 1.0) -> Promise:
         """What the model itself promises, or Lemma 3.2 with the bound that a final norm puts on the hidden vectors."""
-        if hasattr(self.model, "promise"):
+        if self._has_own_promise:
             return self.model.promise(temperature)
         bound = least_log_odds(self.model, self.eos_ids, temperature)
         return lambda steps: torch.full_like(steps, bound)
@@ -123,7 +150,19 @@ class CausalLM(nn.Module):
     @property
     def grounds(self) -> str:
         """What is promised, in words."""
-        return "the final norm bounds the hidden vectors, and so the logits (Lemma 3.2)"
+        own = self.model.grounds if self._has_own_promise else ""
+        return own or "the final norm bounds the hidden vectors, and so the logits (Lemma 3.2)"
+
+    @property
+    def _has_own_promise(self) -> bool:
+        """What a head promises, it promises of the tokens that end its texts."""
+        return hasattr(self.model, "promise") and set(self.model.config.eos_ids) <= set(self.eos_ids)
+
+    def extra_repr(self) -> str:
+        """What belongs to the identity of a model beside its modules and weights."""
+        told = {key: value for key, value in self.model.config.to_dict().items() if key not in BY_THE_WAY}
+        digest = sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return f"config={digest}"
 
     def _read(self, tokens: Tokens, state: Cached | None) -> tuple[Tensor, Cached]:
         """The logits after the last of the tokens."""
@@ -134,15 +173,13 @@ class CausalLM(nn.Module):
             arguments |= self._after(state)
         answer = self.model(**arguments)
         cache = getattr(answer, "past_key_values", None)
-        if cache is None or not all(
-            hasattr(layer, "batch_select_indices") for layer in getattr(cache, "layers", [None])
-        ):
+        if cache is None or not all(map(is_plain, getattr(cache, "layers", [None]))):
             raise BadInput(
-                f"{type(self.model).__name__} keeps no cache of keys and values that rows can be taken out of; "
+                f"{type(self.model).__name__} keeps no cache of keys and values alone, which rows can be taken out of; "
                 "Eosin needs one (use_cache)"
             )
         padding = tokens.new_zeros(len(tokens)) if state is None else state.padding
-        return answer.logits[:, -1].float(), Cached(cache, padding)
+        return exact(answer.logits[:, -1]), Cached(cache, padding)
 
     def _after(self, state: Cached) -> dict[str, Any]:
         past: dict[str, Any] = {"past_key_values": shell(state.cache)}

@@ -15,10 +15,11 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from eosin.errors import BadInput
 from eosin.hub.endings import all_endings, as_ids, named_endings, turn_end
-from eosin.hub.loading import not_opened, place_of
+from eosin.hub.loading import opening, place_of
 
 USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
 """What `generate` does where nothing is set."""
+GENERATION = "generation_config.json"
 LOOKED_AT = 2000
 """Examples of a training set that are tokenised."""
 
@@ -60,7 +61,9 @@ class Patient:
         return as_ids(self.generation.eos_token_id) or as_ids(self.config.get_text_config().eos_token_id)
 
     def words(self, ids: Sequence[int]) -> str:
-        return ", ".join(f"{token} ({self.tokenizer.convert_ids_to_tokens(token)})" for token in ids)
+        known = range(len(self.tokenizer))
+        names = (self.tokenizer.convert_ids_to_tokens(token) if token in known else "no token" for token in ids)
+        return ", ".join(f"{token} ({name})" for token, name in zip(ids, names, strict=True))
 
     def positions(self) -> int | None:
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
@@ -71,14 +74,17 @@ def open_patient(
 ) -> Patient:
     """Read what is there to be read; a hub id is looked up in the local cache, or fetched where there is a network."""
     name, more = place_of(folder, trust_remote_code)
-    try:
+    with opening(folder):
         config = AutoConfig.from_pretrained(name, **more)
         tokenizer = AutoTokenizer.from_pretrained(name, **more)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise not_opened(folder, error) from error
+    written = Path(name) / GENERATION
     try:
         generation = GenerationConfig.from_pretrained(name)
-    except (OSError, ValueError):
+    except Exception as error:
+        if written.is_file():
+            raise BadInput(
+                f"{written} cannot be read ({' '.join(str(error).split())}); mend it, or remove it"
+            ) from error
         generation = GenerationConfig.from_model_config(config)
     texts = [] if trained_on is None else read_examples(trained_on, tokenizer)
     return Patient(tokenizer, config, generation, texts, max_length)
@@ -87,7 +93,7 @@ def open_patient(
 def read_examples(path: Path, tokenizer: Any) -> list[list[int]]:
     """Texts, or JSON lines with `text` or `messages`, tokenised as a trainer would."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()][:LOOKED_AT]
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()][:LOOKED_AT]
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text: {error.reason}; convert it first") from error
     if not lines:
@@ -130,6 +136,17 @@ def disagreeing_eos(patient: Patient) -> Iterator[Finding]:
             "generate stops at those of the generation config only, and a trainer teaches those of the tokenizer",
             f"set generation_config.eos_token_id = {sorted({i for ids in sources.values() for i in ids})}",
             wrong=bool(missing),
+        )
+
+
+def unknown_eos(patient: Patient) -> Iterator[Finding]:
+    size = getattr(patient.config.get_text_config(), "vocab_size", None)
+    beyond = [token for token in patient.endings if token < 0 or (size is not None and token >= size)]
+    if beyond:
+        yield Finding(
+            f"eos {', '.join(map(str, beyond))} is no token of the model, which has {size:,}",
+            "the model cannot produce it, so it cannot end with it",
+            "name the id that the tokenizer gives to the token that ends your training texts",
         )
 
 
@@ -213,15 +230,14 @@ def banned_eos(patient: Patient) -> Iterator[Finding]:
 
 def incomplete_sampling(patient: Patient) -> Iterator[Finding]:
     generation = patient.generation
-    if not generation.do_sample:
-        return
     top_k = USUAL_TOP_K if generation.top_k is None else generation.top_k
     names = ("top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
     cuts = [f"{name}={value}" for name in names if (value := getattr(generation, name, None)) not in (None, 0.0, 1.0)]
     cuts = [*([f"top_k={top_k}"] if top_k else []), *cuts]
     if cuts:
+        when = "sampling is" if generation.do_sample else "do_sample=True would be"
         yield Finding(
-            f"sampling is truncated ({', '.join(cuts)}{'; top_k is 50 by default' if top_k == USUAL_TOP_K else ''})",
+            f"{when} truncated ({', '.join(cuts)}{'; top_k is 50 by default' if top_k == USUAL_TOP_K else ''})",
             "each of these can drop eos at every step, and then decoding never ends (Theorem 3.4 of the paper)",
             "model.generate(..., custom_generate=eosin.hub.consistent) keeps eos in all of them",
             wrong=False,
@@ -258,6 +274,7 @@ def longest_output(patient: Patient) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
     no_eos,
     disagreeing_eos,
+    unknown_eos,
     turn_end_is_no_eos,
     padding_is_eos,
     untrained_eos,
@@ -272,5 +289,20 @@ CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
 
 def examine(patient: Patient) -> list[Finding]:
     """What is wrong first."""
-    found = [finding for check in CHECKS for finding in check(patient)]
+    found = [finding for check in CHECKS for finding in looked_at(check, patient)]
     return sorted(found, key=lambda finding: not finding.wrong)
+
+
+def looked_at(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
+    """What a check finds; that it cannot be made is a finding too."""
+    try:
+        return list(check(patient))
+    except Exception as error:  # configurations hold whatever was written there
+        said = " ".join(str(error).split())
+        return [
+            Finding(
+                f"the check {check.__name__} cannot be made: {type(error).__name__}: {said}",
+                "a value in the configuration is not of the kind that transformers expects",
+                "correct it in config.json, generation_config.json or tokenizer_config.json",
+            )
+        ]

@@ -31,6 +31,7 @@ TRUNCATING = (
     warpers.TypicalLogitsWarper,
     warpers.EpsilonLogitsWarper,
     warpers.EtaLogitsWarper,
+    warpers.TopHLogitsWarper,
 )
 
 
@@ -109,13 +110,13 @@ class TerminationFloor(LogitsProcessor):
         if not 0 < self.epsilon < 1 or grace < 0:
             raise BadInput(f"epsilon must lie strictly between 0 and 1 and grace be at least 0, got {epsilon}, {grace}")
         self.prompt_length = prompt_length
-        self._start, self._last = 0, 0
+        self._prompt, self._last = torch.empty(0, 0, dtype=torch.long), 0
 
     def __call__(
         self, input_ids: Int[Tensor, "batch time"], scores: Float[Tensor, "batch vocab"]
     ) -> Float[Tensor, "batch vocab"]:
         log_probs = scores.float().log_softmax(-1)
-        later = self._step(input_ids.shape[1]) - self.grace
+        later = self._step(input_ids) - self.grace
         if later <= 0:
             return log_probs
         eos_ids = self.eos_ids.to(scores.device)
@@ -124,14 +125,24 @@ class TerminationFloor(LogitsProcessor):
         raised = rewrite_eos(log_probs.index_select(1, eos_ids), others, lambda survival: survival + log_factor)
         return log_probs.index_copy(1, eos_ids, raised).log_softmax(-1)
 
-    def _step(self, length: int) -> int:
-        """Of the next token, counted from 1. An input that is no longer than the last one is a new prompt."""
+    def _step(self, input_ids: Int[Tensor, "batch time"]) -> int:
+        """Of the next token, counted from 1.
+
+        An input goes on with a prompt if it begins with it and is longer than the last one by a token at most: it may
+        be shorter, where tokens that were guessed have been rejected.
+        """
+        length = input_ids.shape[1]
         if self.prompt_length is not None:
             return length - self.prompt_length + 1
-        if length <= self._last or not self._last:
-            self._start = length
+        if not self._goes_on(input_ids):
+            self._prompt = input_ids.clone()
         self._last = length
-        return length - self._start + 1
+        return length - self._prompt.shape[1] + 1
+
+    def _goes_on(self, input_ids: Int[Tensor, "batch time"]) -> bool:
+        rows, begun = self._prompt.shape
+        here = begun < input_ids.shape[1] <= self._last + 1 and len(input_ids) == rows
+        return here and torch.equal(input_ids[:, :begun], self._prompt.to(input_ids.device))
 
 
 class Unknown:

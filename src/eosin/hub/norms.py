@@ -17,13 +17,17 @@ NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "norm_f")
 LARGE = 1e4
 """Inputs of this size make the norm's own epsilon immaterial."""
 CLOSE = 1e-3
+SOME_TOKENS = 4
+AGREEING = 1e-2
+"""Of the largest logit: bfloat16 rounds to half of this."""
 
 
 def least_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.0) -> float:
     """Of all tokens that end together; minus infinity where nothing is known of the last layer."""
-    found = gain_and_bias(model)
-    output = model.get_output_embeddings()
-    if found is None or output is None or softcapped(model):
+    norm, output = last_norm(model), model.get_output_embeddings()
+    found = None if norm is None else gain_and_bias(norm)
+    factor = 0.0 if found is None or output is None else factor_on_logits(model, norm, output)
+    if found is None or factor <= 0 or softcapped(model):
         return -math.inf
     gain, shift = found
     weight, bias = output.weight.detach().double(), getattr(output, "bias", None)
@@ -33,12 +37,28 @@ def least_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.
     if bias is not None:
         lead = lead + bias.detach().double() - bias.detach().double()[eos]
     lead[list(eos_ids)] = -math.inf
-    return -float((lead * multiplier(model) / temperature).logsumexp(0))
+    return -float((lead * factor / temperature).logsumexp(0))
 
 
-def multiplier(model: Any) -> float:
-    """Some models scale their logits (Granite divides them)."""
-    return 1 / float(getattr(model.config.get_text_config(), "logits_scaling", 1.0) or 1.0)
+def factor_on_logits(model: Any, norm: Any, output: Any) -> float:
+    """What the output layer's answer to the norm is multiplied with: one, or what a model scales its logits by.
+
+    It is asked, on one input. Zero where the logits are anything else, such as capped.
+    """
+    seen: list[Tensor] = []
+    hook = norm.register_forward_hook(lambda _, inputs, made: seen.append(made))
+    some = torch.arange(SOME_TOKENS, device=output.weight.device)[None] % output.weight.shape[0]
+    try:
+        with torch.no_grad():
+            logits = model(input_ids=some, use_cache=False).logits.double()
+            plain = output(seen[-1]).double() if seen else torch.zeros_like(logits)
+    finally:
+        hook.remove()
+    if plain.shape != logits.shape or not plain.any():
+        return 0.0
+    factor = float((logits * plain).sum() / (plain * plain).sum())
+    agrees = (logits - factor * plain).abs().max() <= AGREEING * logits.abs().max()
+    return factor if agrees else 0.0
 
 
 def softcapped(model: Any) -> bool:
@@ -46,12 +66,15 @@ def softcapped(model: Any) -> bool:
     return bool(getattr(model.config.get_text_config(), "final_logit_softcapping", None))
 
 
-def gain_and_bias(model: Any) -> tuple[Tensor, Tensor] | None:
-    """Of the last norm, in float64; None if there is none, or if it does not behave as one."""
+def last_norm(model: Any) -> Any:
     body = getattr(model, "base_model", model)
-    norm = next((module for name in NAMES if (module := getattr(body, name, None)) is not None), None)
-    parameter = None if norm is None else next(norm.parameters(), None)
-    if norm is None or parameter is None:
+    return next((module for name in NAMES if (module := getattr(body, name, None)) is not None), None)
+
+
+def gain_and_bias(norm: Any) -> tuple[Tensor, Tensor] | None:
+    """Of a norm, in float64; None if it does not behave as one."""
+    parameter = next(norm.parameters(), None)
+    if parameter is None:
         return None
     ones = torch.full((1, parameter.numel()), LARGE, dtype=parameter.dtype, device=parameter.device)
     signs = ones.clone()

@@ -12,15 +12,16 @@ a self-terminating head include the context. The loop, the run directory and res
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import tokenizers
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from eosin.auditing.quality import Likelihood, evaluate
@@ -97,6 +98,8 @@ def softmax() -> Wrap:
 
 
 def head(kind: str, epsilon: float = 1e-3) -> Wrap:
+    if not 0 < epsilon < 1:
+        raise ValueError(f"epsilon must lie strictly between 0 and 1, got {epsilon}")
     return lambda model, eos_ids: self_terminating(model, epsilon, kind, eos_ids, count_prompt=True)
 
 
@@ -119,6 +122,18 @@ class Tuned:
     def words(self) -> Words:
         return load_words(self.pretrained.model, self.pretrained.trust_remote_code)
 
+    def tokenizer(self) -> Tokenizer:
+        """For texts: a special token that is written in one is text."""
+        backend = getattr(self.words().inner, "backend_tokenizer", None)
+        if backend is None:
+            raise BadInput(f"{self.pretrained.model} has a tokenizer of the slow kind; fine-tuning needs a fast one")
+        inner = tokenizers.Tokenizer.from_str(backend.to_str())
+        inner.encode_special_tokens = True
+        return Tokenizer(inner)
+
+    def layout(self) -> Layout:
+        return layout_of(self.words(), self.pretrained.model)
+
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
         return {"pretrained": asdict(self.pretrained), "head": self.head}
@@ -134,13 +149,18 @@ class Tuning:
 
     @classmethod
     def of(cls, table: Table) -> Tuning:
-        for section in table:
+        for section, settings in table.items():
             check_known(section, SECTIONS, "a section of the settings of a fine-tuning")
+            if not isinstance(settings, dict):
+                raise BadInput(f"[{section}] must be a section, got {section} = {settings!r}")
         pretrained = build(Pretrained, table["pretrained"], "pretrained")
+        data = {**table.get("data", {}), "tokenization": OF_MODEL + pretrained.model}
+        kind = resolved_kind(HEADS, table.get("head", {"kind": "softmax"}), "head")
+        build_kind(HEADS, kind, "head")
         return cls(
-            data=build(Recipe, {**table.get("data", {}), "tokenization": OF_MODEL + pretrained.model}, "data"),
+            data=build(Recipe, data, "data"),
             training=build(Steps, table.get("training", {}), "training"),
-            tuned=Tuned(pretrained, resolved_kind(HEADS, table.get("head", {"kind": "softmax"}), "head")),
+            tuned=Tuned(pretrained, kind),
         )
 
     def architecture(self, vocab_size: int) -> Tuned:
@@ -150,16 +170,17 @@ class Tuning:
         return open_corpus(self.data, below, self._pretrained)
 
     def _pretrained(self) -> tuple[Tokenizer, Layout]:
-        words = self.tuned.words()
-        return Tokenizer(words.inner.backend_tokenizer), layout_of(words, self.tuned.pretrained.model)
+        return self.tuned.tokenizer(), self.tuned.layout()
 
     def check(self, corpus: Corpus) -> None:
-        """That the corpus is in the model's own tokens."""
-        if corpus.recipe.tokenization != self.data.tokenization:
-            raise BadInput(
-                f"the corpus is in tokens of {corpus.recipe.tokenization}, and {self.data.tokenization} is fine-tuned; "
-                "name a text instead of a prepared corpus"
-            )
+        """That the corpus is what the settings say, and in the model's own tokens."""
+        for key in ("tokenization", "context", "short", "sentences_by"):
+            mine, theirs = getattr(self.data, key), getattr(corpus.recipe, key)
+            if mine != theirs:
+                raise BadInput(
+                    f"data.{key} is {mine!r} in the settings, but the corpus was prepared with {theirs!r}; "
+                    "name a text instead of a prepared corpus"
+                )
 
     def resolved(self, corpus: Corpus) -> dict[str, Table]:
         data = {**asdict(corpus.recipe), "source": self.data.source}
@@ -205,6 +226,15 @@ class FineTuner(Trainer):
     """A pretrained model, its optimiser and how far they are."""
 
     span = "part"
+
+    def __init__(self, config: Tuning, corpus: Corpus, device: torch.device, precision: str = "float32"):
+        super().__init__(config, corpus, device, precision)
+        window = self.model.window
+        if window is not None and self.settings.tokens > window:
+            raise BadInput(
+                f"[training] tokens is {self.settings.tokens}, more than the {window} positions of the model; lower it"
+            )
+
     save_seconds = 900.0
 
     @property
@@ -239,16 +269,33 @@ class FineTuner(Trainer):
 
     def conclude(self, folder: Path) -> None:
         """A folder that transformers can open."""
-        partial = folder / f"{EXPORT}.{os.getpid()}{PARTIAL}"
-        shutil.rmtree(folder / EXPORT, ignore_errors=True)
-        self.model.model.save_pretrained(partial)
-        self.architecture.words().inner.save_pretrained(partial)
-        partial.rename(folder / EXPORT)
+        partial = folder / f"{EXPORT}{PARTIAL}"
+        for left in (partial, folder / EXPORT):
+            shutil.rmtree(left, ignore_errors=True)
+        try:
+            self.model.model.save_pretrained(partial)
+            self.architecture.words().inner.save_pretrained(partial)
+            partial.rename(folder / EXPORT)
+        except SafetensorError as error:
+            raise OSError(f"cannot write {partial}: {error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def load_tuned(folder: Path) -> CausalLM:
     """The model of a run directory, ready to decode."""
     config = Tuning.of(read_toml(folder / CONFIG))
+    if (folder / EXPORT).is_dir():  # it is finished, and whole without the model that it began with
+        return load_causal(str(folder / EXPORT), trust_remote_code=config.tuned.pretrained.trust_remote_code)[0]
     if not (folder / WEIGHTS).is_file():
         raise BadInput(f"{folder} has no {WEIGHTS}: it has not been validated yet; see: eosin train {folder}")
     return restored(folder, config.tuned)
+
+
+def prompts_of(folder: Path, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of prompts as the lines of a run's corpus begin."""
+    tuned = Tuning.of(read_toml(folder / CONFIG)).tuned
+    words = load_words(str(folder / EXPORT)) if (folder / EXPORT).is_dir() else tuned.words()
+    layout = layout_of(words, tuned.pretrained.model)
+    start = [] if layout.bos is None else [layout.bos]
+    return [[*start, *words.inner(text, add_special_tokens=False)["input_ids"]] for text in texts]

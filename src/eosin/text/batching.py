@@ -76,5 +76,5 @@ def gather(split: Split, rows: Rows, most: int | None = None) -> Batch:
     return Batch(prefix, continuation, wanted)
 
 
-def batches(split: Split, plan: Plan) -> Iterator[Batch]:
-    return (gather(split, rows) for rows in plan)
+def batches(split: Split, plan: Plan, most: int | None = None) -> Iterator[Batch]:
+    return (gather(split, rows, most) for rows in plan)

@@ -40,7 +40,7 @@ def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) 
     source = open_source(recipe.source, recipe.valid, recipe.test)
     source_digest = source.digest()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        return _same_again(recipe, source_digest, folder)
+        return _same_again(recipe, source_digest, folder, pretrained)
 
     def sentences(split: str) -> Iterator[str]:
         return source.sentences(split, recipe.sentences_by)
@@ -73,7 +73,7 @@ def packed(rows: list[Any], given: int) -> Split:
     return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), given)
 
 
-def _same_again(recipe: Recipe, source_digest: str, folder: Path) -> Corpus:
+def _same_again(recipe: Recipe, source_digest: str, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
     if not (folder / DATASET).is_file():
         raise BadInput(f"{folder} exists and is not a prepared corpus; name another folder")
     corpus = load_corpus(folder)
@@ -89,6 +89,13 @@ def _same_again(recipe: Recipe, source_digest: str, folder: Path) -> Corpus:
             f"{folder} was prepared from another text than {recipe.source!r} is now: the text has changed; "
             "prepare it in another folder, or remove that one"
         )
+    if pretrained is not None:
+        tokenizer, layout = pretrained()
+        if (tokenizer.to_json(), layout) != (corpus.tokenizer.to_json(), corpus.layout):
+            raise BadInput(
+                f"{folder} was prepared with another tokenizer than {recipe.tokenization} has now; "
+                "prepare it in another folder, or remove that one"
+            )
     return corpus
 
 

@@ -24,8 +24,10 @@ class Watched:
     def __init__(self, model: Generative, tell: Callable[[], object]):
         self.model = model
         self.tell = tell
-        self.vocab_size = model.vocab_size
-        self.eos_ids = model.eos_ids
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the model's."""
+        return getattr(self.model, name)
 
     def prefill(self, prefix: Prefix) -> Any:
         self.tell()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eosin.decoding.stopping import StopStrings
 from eosin.errors import BadInput
-from eosin.loading import HUB, hub, load
+from eosin.loading import HUB, hub, is_tuned, load
 from eosin.models.checkpoint import CONFIG, is_bundled, run_folder
 from eosin.settings import build, read_toml, section
 from eosin.text.corpus import Recipe
@@ -55,7 +55,7 @@ def add_subject_options(verb: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="STRING",
-        help="a string that ends a completion; may be repeated (default: those of the generation config)",
+        help="a string that ends a completion; may be repeated (default: those of the generation config; '' is none)",
     )
     hub = verb.add_argument_group("for hf: models")
     hub.add_argument("--chat", action="store_true", help="prompts are turns of a chat (chat template)")
@@ -86,11 +86,16 @@ def of_run(name: str, options: argparse.Namespace) -> Subject:
 
 
 def stop_strings(strings: Sequence[str], tokenizer: Any) -> StopStrings | None:
-    return StopStrings(tuple(strings), tokenizer.decode) if strings else None
+    """An empty string alone is none."""
+    return StopStrings(tuple(strings), tokenizer.decode) if list(strings) not in ([], [""]) else None
 
 
-def run_prompts(folder: Path, tokenizer: Tokenizer, texts: Sequence[str], verb: str) -> Tensor:
+def run_prompts(
+    folder: Path, tokenizer: Tokenizer, texts: Sequence[str], verb: str
+) -> Sequence[Sequence[int]] | Tensor:
     """Prompts as the run's model reads them; what is lost on the way is said on standard error."""
+    if is_tuned(folder):
+        return hub("tuning").prompts_of(folder, texts)
     length = build(Recipe, section(read_toml(folder / CONFIG), "data", folder / CONFIG), "data").context
     made = as_contexts(texts, tokenizer, length)
     if made.unknown:
@@ -110,10 +115,13 @@ def of_hub(name: str, options: argparse.Namespace) -> Subject:
         trust_remote_code=options.trust_remote_code,
     )
 
+    if options.prompt_tokens is not None and options.prompt_tokens < 1:
+        raise BadInput(f"--prompt-tokens must be at least 1, got {options.prompt_tokens}")
+
     def no_corpus(which: str, count: int | None, seed: int) -> Tensor:
         raise BadInput(f"{name} comes without a corpus: give prompts of your own (--prompts FILE)")
 
-    called = re.sub(r"[^\w.+-]+", "-", name.rstrip("/").rpartition("/")[2]) or "model"
+    called = re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "model"
     return Subject(
         model=model,
         tokenizer=words,
