@@ -1,6 +1,7 @@
 """Causal language models of transformers: decoded, bounded and mended as any other model."""
 
 import copy
+import json
 import math
 import string
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch.testing import assert_close
 
 import eosin
+from eosin.auditing.certificates import identity
 from eosin.decoding.decode import completed
 from eosin.decoding.stopping import StopStrings
 from eosin.hub.causal_lm import CausalLM
@@ -78,7 +80,12 @@ def test_greedy_is_generate_token_for_token(lm: CausalLM):
     prefix = prompts()
     ours = eosin.decode(lm, prefix, "greedy", max_steps=20)
     assert ours.tokens == generated(lm, prefix)
-    assert sum(ours.terminated) > 0 or len({len(row) for row in ours.tokens}) == 1
+
+
+def test_some_rows_end_and_some_do_not(lm: CausalLM):
+    """Or the other tests would say little."""
+    ends = eosin.decode(lm, prompts(60), "nucleus:0.9", max_steps=20).terminated
+    assert 0 < int(ends.sum()) < 60
 
 
 @pytest.mark.parametrize("pool", [1, 3, 100])
@@ -86,6 +93,48 @@ def test_prompts_of_different_lengths_do_not_disturb_each_other(lm: CausalLM, po
     several = [prompts(1, length)[0].tolist() for length in (1, 2, 2, 5, 7, 9, 12)]
     alone = [eosin.decode(lm, [prompt], "greedy", max_steps=15).tokens[0] for prompt in several]
     assert eosin.decode(lm, several, "greedy", max_steps=15, pool=pool).tokens == alone
+
+
+def test_a_pool_that_is_filled_up_again_does_not_grow(lm: CausalLM, monkeypatch: pytest.MonkeyPatch):
+    lengths = []
+    step = lm.step
+
+    def watched(token, state):
+        lengths.append(state.length)
+        return step(token, state)
+
+    monkeypatch.setattr(lm, "step", watched)
+    few = eosin.decode(lm, prompts(90), "consistent-nucleus:0.9", max_steps=15, seed=1, pool=4).tokens
+    assert max(lengths) <= 5 + 15
+    assert few == eosin.decode(lm, prompts(90), "consistent-nucleus:0.9", max_steps=15, seed=1, pool=90).tokens
+
+
+def test_what_tells_models_apart(lm: CausalLM):
+    heads = [{"kind": "st"}, {"kind": "st", "epsilon": 0.03}, {"kind": "nmst"}, {"kind": "nmst", "count_prompt": True}]
+    models = [lm, *(CausalLM(headed(lm, **head), lm.eos_ids) for head in heads)]
+    assert len({json.dumps(identity(model), sort_keys=True) for model in models}) == len(models)
+    assert identity(lm) == identity(CausalLM(copy.deepcopy(lm.model), lm.eos_ids))
+
+
+def test_double_precision_stays(lm: CausalLM):
+    double = CausalLM(copy.deepcopy(lm.model).double(), lm.eos_ids)
+    with torch.no_grad():
+        assert double.prefill(prompts(2))[0].dtype == torch.float64
+        assert double.score(prompts(2), prompts(2, 3)).dtype == torch.float64
+
+
+def test_hybrid_caches_are_refused():
+    config = transformers.FalconH1Config(
+        **{**LAYERS, "num_key_value_heads": 4},
+        **SMALL,
+        mamba_d_ssm=32,
+        mamba_n_heads=4,
+        mamba_d_head=8,
+        mamba_d_state=8,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(eosin.errors.BadInput, match="keys and values alone"):
+        eosin.decode(CausalLM(model, (EOS,)), prompts(2), "greedy", max_steps=3)
 
 
 def test_a_state_is_a_value(lm: CausalLM):
@@ -338,6 +387,18 @@ def test_the_floor_returns_log_probabilities_and_leaves_ratios():
         assert_close(raised[:, others] - raised[:, others[:1]], before[:, others] - before[:, others[:1]])
 
 
+def test_a_floor_counts_from_its_prompt_in_every_use(lm: CausalLM):
+    def floored(length: int, floor: TerminationFloor, **how: object) -> list[list[int]]:
+        return generated(lm, prompts(1, length), max_new_tokens=60, logits_processor=[floor], **how)
+
+    used = TerminationFloor(EOS, epsilon=0.05)
+    for length in (5, 40, 40, 6):
+        assert floored(length, used) == floored(length, TerminationFloor(EOS, epsilon=0.05))
+    plain = floored(5, TerminationFloor(EOS, epsilon=0.05))
+    if lm.model.config.model_type != "gemma2":  # whose cache cannot be cropped
+        assert floored(5, TerminationFloor(EOS, epsilon=0.05), prompt_lookup_num_tokens=3) == plain
+
+
 def test_a_budget_is_kept(lm: CausalLM):
     floor = TerminationFloor(EOS, budget=40)
     assert 0 < floor.grace <= 20
@@ -385,6 +446,39 @@ def test_a_head_is_its_definition_and_leaves_the_other_tokens_alone(lm: CausalLM
     assert_close(logits[..., others].softmax(-1), plain[..., others].softmax(-1), atol=1e-5, rtol=1e-4)
 
 
+def test_a_head_ends_with_the_tokens_that_generate_stops_at(lm: CausalLM):
+    from eosin.hub.heads import self_terminating
+
+    model = self_terminating(copy.deepcopy(lm.model), epsilon=0.3, kind="st", eos_ids=[7, 9]).eval()
+    assert model.generation_config.eos_token_id == [7, 9]
+    assert lm.model.generation_config.eos_token_id == EOS
+    with torch.no_grad():
+        made = model.generate(
+            prompts(4), attention_mask=torch.ones(4, 5), max_new_tokens=30, do_sample=False, pad_token_id=0
+        )
+    assert made.shape[1] < 5 + 30
+    right, wrong = CausalLM(model, (7, 9)), CausalLM(model, (EOS,))
+    assert eosin.certify(right, "greedy").ends_by is not None
+    assert "by the head" in right.grounds
+    assert eosin.certify(wrong, "greedy").ends_by is None
+
+
+def test_a_head_needs_its_cache_in_generate(lm: CausalLM):
+    model = headed(lm, "st")
+    for how in ({"use_cache": False}, {"prefill_chunk_size": 2}):
+        with pytest.raises(eosin.errors.BadInput, match="leave"):
+            model.generate(prompts(2), attention_mask=torch.ones(2, 5), max_new_tokens=3, **how)
+
+
+def test_a_vocabulary_that_has_grown_is_saved_and_loaded(lm: CausalLM, tmp_path: Path):
+    model = headed(lm, "nmst")
+    model.resize_token_embeddings(VOCAB + 4)
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        assert torch.equal(model(prompts(2)).logits, again(prompts(2)).logits)
+
+
 @pytest.mark.parametrize("kind", ["st", "nmst"])
 def test_cached_steps_are_the_whole_sequence(lm: CausalLM, kind: str):
     model, tokens = headed(lm, kind), prompts(4, 10)
@@ -401,6 +495,7 @@ def test_cached_steps_are_the_whole_sequence(lm: CausalLM, kind: str):
 @pytest.mark.parametrize("kind", ["st", "nmst"])
 def test_labels_say_where_the_count_begins(lm: CausalLM, kind: str):
     model, tokens = headed(lm, kind), prompts(2, 9)
+    tokens[:, -1] = EOS
     labels = tokens.clone()
     labels[0, :4] = -100
     labels[1, :6] = -100
@@ -455,14 +550,15 @@ def test_it_ends_in_generate_as_its_theorem_says(lm: CausalLM, kind: str, how: d
 def test_left_padding_does_not_matter(lm: CausalLM, kind: str):
     model = headed(lm, kind, epsilon=0.05)
     prefix = prompts(3, 5)
-    padded = torch.cat([torch.zeros(3, 4, dtype=torch.long), prefix], 1)
-    mask = (torch.arange(9) >= 4).long().expand(3, -1)
+    how = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    lengths = (5, 3, 2)
+    padded = torch.stack([torch.nn.functional.pad(row[:n], (9 - n, 0)) for row, n in zip(prefix, lengths, strict=True)])
+    mask = (torch.arange(9) >= 9 - torch.tensor(lengths)[:, None]).long()
     with torch.no_grad():
-        plain = model.generate(
-            prefix, attention_mask=torch.ones_like(prefix), max_new_tokens=12, do_sample=False, pad_token_id=0
-        )
-        other = model.generate(padded, attention_mask=mask, max_new_tokens=12, do_sample=False, pad_token_id=0)
-    assert plain[:, 5:].tolist() == other[:, 9:].tolist()
+        other = model.generate(padded, attention_mask=mask, **how)[:, 9:].tolist()
+        for row, n, beside in zip(prefix, lengths, other, strict=True):
+            alone = model.generate(row[None, :n], attention_mask=torch.ones(1, n), **how)[0, n:].tolist()
+            assert beside[: len(alone)] == alone
 
 
 def test_it_is_saved_and_loaded(lm: CausalLM, tmp_path: Path):

@@ -61,8 +61,16 @@ def test_the_remedies_end_it(opened: tuple[CausalLM, Words]):
     assert lm.eos_ids[0] not in generated(lm.model, row)  # it goes on
     floor = TerminationFloor(lm.eos_ids, budget=STEPS)
     assert lm.eos_ids[0] in generated(lm.model, row, logits_processor=[floor])
-    kept = generated(lm.model, row, do_sample=True, top_p=0.2, custom_generate=consistent)
-    assert len(kept) <= STEPS
+    prefix = torch.tensor([row])
+    how = {"do_sample": True, "top_p": 0.2, "max_new_tokens": 3, "output_scores": True, "return_dict_in_generate": True}
+    with torch.no_grad():
+        scores = [
+            lm.model.generate(prefix, attention_mask=torch.ones_like(prefix), pad_token_id=0, **how, **more).scores
+            for more in ({"custom_generate": consistent}, {})
+        ]
+    kept, plain = ([bool(step[0, lm.eos_ids[0]].isfinite()) for step in steps] for steps in scores)
+    assert kept == [True] * 3
+    assert plain == [False] * 3
     certificate = eosin.certify(lm, "consistent-nucleus:0.2")
     assert certificate.consistent
 
@@ -91,5 +99,5 @@ def test_doctor_and_audit(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "smollm2", "--json"])
     checks = json.loads(capsys.readouterr().out)
-    assert ended.value.code in (0, 1)
-    assert checks
+    assert ended.value.code == 1
+    assert any("padding token is an eos" in finding["what"] for finding in checks["findings"])

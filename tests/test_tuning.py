@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from texts import real_sentences, write_lines
 from torch.testing import assert_close
 
@@ -102,9 +103,8 @@ def test_batches_hold_at_most_so_many_tokens_and_every_line_once(place: Path, co
     assert len(passes) > 10
     assert all(each == list(range(lines)) for each in passes)
     longest = corpus.train.lengths.argmax()[None]
-    assert (
-        corpus.train.lengths.max() > 127 or trainer.batch(longest).continuation.shape[1] == corpus.train.lengths.max()
-    )
+    short = settings(place, training={"tokens": 20}).trainer(corpus, CPU, "float32")
+    assert corpus.train.lengths[longest] > 19 == short.batch(longest).continuation.shape[1]
 
 
 def test_the_rate_falls_to_zero_and_the_best_weights_are_kept(place: Path, corpus: Corpus, tmp_path: Path):
@@ -230,7 +230,12 @@ def test_a_fine_tuned_run_is_audited_as_any_other(
     main(["audit", str(run), "--decoders", "greedy", "--count", "5", "--max-steps", "300", "--json"])
     assert json.loads(capsys.readouterr().out)["greedy"]["ratio"] == 0
     main(["train", str(run)])
-    assert re.search(r"run\S*\s|-\s+\d+\.\d\d\s+\d+\.\d\d", capsys.readouterr().out)
+    assert re.search(r" -\s+\d+\.\d\d\s+\d+\.\d\d$", capsys.readouterr().out.rstrip())
+    prompt = "The ship was"
+    words = transformers.AutoTokenizer.from_pretrained(run / "model")
+    for model in (str(run), f"hf:{run / 'model'}"):
+        main(["decode", model, "--prompt", prompt, "--max-steps", "20", "--json"])
+        assert json.loads(capsys.readouterr().out)["prefix_tokens"] == words(prompt)["input_ids"]
 
 
 @pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not beside this checkout")
@@ -242,11 +247,67 @@ def test_the_papers_numbers_of_gpt2_are_the_papers():
     assert [(each["ratio"], each["perplexity"]) for each in ours] == [([float(a)], [float(b)]) for a, b in found]
 
 
+def test_special_tokens_in_a_text_are_text(place: Path, tmp_path: Path):
+    lines = [f"{line} {END} and on it goes" for line in real_sentences(60)]
+    config = settings(place, data={"source": str(write_lines(tmp_path / "text.txt", lines))})
+    corpus = config.corpus(tmp_path)
+    for example in corpus.train:
+        assert example.continuation.tolist().count(0) == 1
+
+
+def test_a_corpus_of_another_tokenizer_is_not_taken_for_the_same(place: Path, tmp_path: Path):
+    model = shutil.copytree(place / "gpt2", tmp_path / "gpt2")
+    config = settings(place, pretrained={"model": str(model)})
+    config.corpus(tmp_path)
+    table = json.loads((model / "tokenizer.json").read_text())
+    vocab = table["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (model / "tokenizer.json").write_text(json.dumps(table))
+    with pytest.raises(BadInput, match="with another tokenizer"):
+        config.corpus(tmp_path)
+
+
+def test_lines_longer_than_the_positions_are_cut_off_in_evaluation(place: Path, tmp_path: Path):
+    long = " ".join(real_sentences(60))
+    text = write_lines(tmp_path / "text.txt", [*real_sentences(60), *[long] * 20])
+    config = settings(place, data={"source": str(text)}, training={"steps": 1})
+    corpus = config.corpus(tmp_path)
+    assert corpus.splits["valid"].lengths.max() > 512
+    assert train(config, corpus, tmp_path / "run")["valid_perplexity"] > 1
+    with pytest.raises(BadInput, match="more than the 512 positions"):
+        train(settings(place, data={"source": str(text)}, training={"tokens": 600}), corpus, tmp_path / "other")
+
+
+def test_a_full_disk_while_exporting_is_one_line_and_the_same_command_goes_on(
+    place: Path, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*arguments: object, **others: object) -> None:
+        (tmp_path / "run" / "model.partial").mkdir()
+        raise SafetensorError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transformers.PreTrainedModel, "save_pretrained", full)
+        with pytest.raises(OSError, match="cannot write"):
+            train(settings(place), corpus, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("*.partial"))
+    assert train(settings(place), corpus, tmp_path / "run")["test_perplexity"] > 1
+    assert (tmp_path / "run" / "model" / "config.json").is_file()
+
+
+def test_a_finished_run_needs_nothing_else(place: Path, corpus: Corpus, tmp_path: Path):
+    model = shutil.copytree(place / "gpt2", tmp_path / "gpt2")
+    config = settings(place, pretrained={"model": str(model)})
+    train(config, config.corpus(tmp_path), tmp_path / "run")
+    shutil.rmtree(model)
+    assert eosin.load(tmp_path / "run").eos_ids == (0,)
+
+
 def test_nonsense_is_one_line(place: Path, corpus: Corpus, tmp_path: Path):
     for changes, said in [
         ({"training": {"steps": -1}}, "steps must be at least 0"),
         ({"training": {"step": 1}}, "did you mean 'steps'"),
         ({"head": {"kind": "sst"}}, "did you mean 'st'"),
+        ({"head": {"epsilon": 5.0}}, "epsilon must lie strictly between 0 and 1"),
         ({"pretrained": {}}, "lacks 'model'"),
     ]:
         with pytest.raises(BadInput, match=said):
@@ -255,6 +316,11 @@ def test_nonsense_is_one_line(place: Path, corpus: Corpus, tmp_path: Path):
             )
     with pytest.raises(BadInput, match="not a model that transformers can open"):
         settings(place, pretrained={"model": str(tmp_path / "nothing")}).tuned.build()
+    for section in ("data", "pretrained", "training", "head"):
+        with pytest.raises(BadInput, match="must be a section"):
+            Tuning.of({**settings(place).given, section: 3})
+    with pytest.raises(BadInput, match=r"data\.context is 3"):
+        train(settings(place, data={"context": 3}), corpus, tmp_path / "run")
     other = shutil.copytree(place / "gpt2", tmp_path / "other")
     with pytest.raises(BadInput, match="name a text instead of a prepared corpus"):
         train(settings(place, pretrained={"model": str(other)}), corpus, tmp_path / "run")

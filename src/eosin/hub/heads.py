@@ -172,6 +172,9 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
             raise BadInput("a self-terminating head takes a prompt whole; leave out prefill_chunk_size")
         return GenerationMixin.generate(self, *arguments, **others)  # type: ignore[arg-type]
 
+    def resize_token_embeddings(self, *arguments: Any, **others: Any) -> Any:
+        return self.inner.resize_token_embeddings(*arguments, **others)
+
     def save_pretrained(self, *arguments: Any, **others: Any) -> None:
         """With the configuration that the model inside has now: its vocabulary may have grown."""
         self.config.inner = plain(self.inner.config)
