@@ -247,7 +247,7 @@ BAD_DECODE = {
     "no file": (["--prompts", "nowhere.txt"], "word", "No such file"),
     "not UTF-8": (["--prompts", "latin.txt"], "word", "latin.txt is not UTF-8 text"),
     "an empty file": (["--prompts", "blank.txt"], "word", "blank.txt is empty: it should have a prompt on every line"),
-    "pad in a file": (["--prompts", "pad.txt"], "word", "line 2 of pad.txt contains '<pad>'"),
+    "pad in a file": (["--prompts", "pad.txt"], "word", "line 2 of the prompts contains '<pad>'"),
     "out to nowhere": (["--out", "nowhere/a.jsonl"], "word", "cannot be written"),
     "two sources": (["--prompt", "a", "--prompts", "b"], "word", "not allowed with argument"),
 }

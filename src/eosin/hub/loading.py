@@ -47,7 +47,7 @@ def place_of(name: str, trust_remote_code: bool = False) -> tuple[str, dict[str,
 def opening(name: str) -> Iterator[None]:
     """Whatever is wrong with a model folder is one line."""
     path = Path(name)
-    if path.is_dir() and not (path / "config.json").is_file():
+    if name not in PACKAGED and path.is_dir() and not (path / "config.json").is_file():
         raise BadInput(f"{name} holds no model: it has no config.json; name the folder that save_pretrained wrote")
     try:
         yield

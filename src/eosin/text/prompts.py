@@ -12,7 +12,7 @@ import torch
 from eosin.errors import BadInput
 from eosin.interfaces import Prefix
 from eosin.text.layout import PAPER
-from eosin.text.sources import check_line, read_lines
+from eosin.text.sources import check_line, decoded_lines
 from eosin.text.tokenization import UNK_ID, Tokenizer
 
 
@@ -40,17 +40,17 @@ def as_contexts(prompts: Sequence[str], tokenizer: Tokenizer, context: int) -> P
 
 
 def read_prompts(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file that are not empty."""
-    prompts = list(read_lines(path))
+    """The lines of a UTF-8 text file that are not empty, as they are."""
+    prompts = [line.rstrip("\r\n") for line in decoded_lines(path) if line.strip()]
     if not prompts:
         raise BadInput(f"{path} is empty: it should have a prompt on every line")
     return prompts
 
 
-def checked_prompt(text: str) -> str:
+def checked_prompt(text: str, number: int = 1) -> str:
     """The prompt with single spaces between words, as in a corpus."""
     prompt = " ".join(text.split())
     if not prompt:
         raise BadInput("the prompt is empty: give at least one word")
-    check_line(prompt, 1, Path("the prompt"))
+    check_line(prompt, number, Path("the prompts"))
     return prompt

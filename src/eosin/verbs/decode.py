@@ -18,7 +18,7 @@ from eosin.errors import BadInput
 from eosin.files import write_text
 from eosin.interfaces import Completion
 from eosin.text.corpus import CONTEXTS
-from eosin.text.prompts import checked_prompt, read_prompts
+from eosin.text.prompts import read_prompts
 from eosin.verbs.audit import shown
 from eosin.verbs.contexts import Opened, add_decoding_options, opened
 from eosin.verbs.progress import watched
@@ -84,7 +84,7 @@ def prefixes_of(options: argparse.Namespace, opened_run: Opened) -> Sequence[Seq
 
 def prompts_of(options: argparse.Namespace) -> list[str]:
     if options.prompt is not None:
-        return [checked_prompt(options.prompt)]
+        return [options.prompt]
     return read_prompts(options.prompts) if options.prompts is not None else []
 
 

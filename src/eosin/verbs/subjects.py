@@ -19,7 +19,7 @@ from eosin.loading import HUB, hub, is_tuned, load
 from eosin.models.checkpoint import CONFIG, is_bundled, run_folder
 from eosin.settings import build, read_toml, section
 from eosin.text.corpus import Recipe
-from eosin.text.prompts import as_contexts
+from eosin.text.prompts import as_contexts, checked_prompt
 from eosin.text.tokenization import Tokenizer
 from eosin.training.loop import chosen_device
 from eosin.training.run import corpus_of, origin
@@ -97,7 +97,7 @@ def run_prompts(
     if is_tuned(folder):
         return hub("tuning").prompts_of(folder, texts)
     length = build(Recipe, section(read_toml(folder / CONFIG), "data", folder / CONFIG), "data").context
-    made = as_contexts(texts, tokenizer, length)
+    made = as_contexts([checked_prompt(text, number) for number, text in enumerate(texts, 1)], tokenizer, length)
     if made.unknown:
         sys.stderr.write(f"eosin {verb}: not in the vocabulary, and read as <unk>: {made.unknown} of the words\n")
     if made.shortened:

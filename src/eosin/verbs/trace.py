@@ -15,7 +15,6 @@ from eosin.decoding.trace import Step, Trace, trace
 from eosin.errors import BadInput
 from eosin.report.tables import Column, Table, as_text
 from eosin.text.corpus import CONTEXTS
-from eosin.text.prompts import checked_prompt
 from eosin.verbs.contexts import Opened, add_decoding_options, numbered_context, opened
 from eosin.verbs.progress import watched
 from eosin.verbs.terminal import printable
@@ -79,7 +78,7 @@ def prefix_of(options: argparse.Namespace, opened_run: Opened) -> Any:
         return numbered_context(opened_run.subject, options.contexts or "test", options.context or 0, options.seed)
     if options.contexts is not None:
         raise BadInput("--contexts names a split to take a context from; with --prompt there is none to take")
-    return opened_run.subject.prompts([checked_prompt(options.prompt)], options)
+    return opened_run.subject.prompts([options.prompt], options)
 
 
 def traced(options: argparse.Namespace, opened_run: Opened, prefix: Any) -> Trace:
