@@ -155,8 +155,8 @@ class Session:
             self.save()
             self.keep_weights()
         trainer.model = restored(self.run.folder, trainer.architecture).to(trainer.device)
-        result = {f"{split}_perplexity": self.measure(split).perplexity for split in trainer.measured}
         trainer.conclude(self.run.folder)
+        result = {f"{split}_perplexity": self.measure(split).perplexity for split in trainer.measured}
         self.tell("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
         notes = {"result": result, "progress": asdict(progress), **self._conditions}
         self.run.save({}, {**notes, "log_size": self.log.size})
