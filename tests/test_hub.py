@@ -15,6 +15,7 @@ import eosin
 from eosin.auditing.certificates import identity
 from eosin.decoding.decode import completed
 from eosin.decoding.stopping import StopStrings
+from eosin.hub.attention import NAME, use_grouped_attention
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.generation import TRUNCATING, KeepsEos, TerminationFloor, consistent
 from eosin.hub.norms import gain_and_bias, last_norm, least_log_odds
@@ -135,6 +136,17 @@ def test_hybrid_caches_are_refused():
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(eosin.errors.BadInput, match="keys and values alone"):
         eosin.decode(CausalLM(model, (EOS,)), prompts(2), "greedy", max_steps=3)
+
+
+def test_grouped_attention_changes_nothing_but_the_time(lm: CausalLM):
+    grouped = CausalLM(copy.deepcopy(lm.model), lm.eos_ids)
+    use_grouped_attention(grouped.model)
+    several = [prompts(1, length)[0].tolist() for length in (1, 2, 2, 5, 7, 9, 12)]
+    mine, theirs = (eosin.decode(each, several, "nucleus:0.9", max_steps=15, pool=3) for each in (grouped, lm))
+    assert mine.tokens == theirs.tokens
+    assert torch.equal(mine.log_prob, theirs.log_prob)
+    shares_keys = lm.model.config.model_type in ("llama", "gemma")
+    assert (grouped.model.base_model.config._attn_implementation == NAME) == shares_keys
 
 
 def test_a_state_is_a_value(lm: CausalLM):
@@ -572,12 +584,13 @@ def test_it_is_saved_and_loaded(lm: CausalLM, tmp_path: Path):
     assert eosin.certify(CausalLM(again, (EOS,)), "greedy").ends_by == math.floor(math.log(2) / -math.log(0.97)) + 1
 
 
-def test_it_trains_with_the_ordinary_trainer_and_with_lora(lm: CausalLM, tmp_path: Path):
+@pytest.mark.parametrize("lora", [False, True])
+def test_it_trains_with_the_ordinary_trainer_and_with_lora(lm: CausalLM, lora: bool, tmp_path: Path):
     peft = pytest.importorskip("peft")
-    model = headed(lm, "nmst")
+    model = headed(lm, "nmst" if lora else "st")
     old = lm.model.config.model_type == "gpt2"
     targets = {"target_modules": ["c_attn"] if old else ["q_proj", "v_proj"], "fan_in_fan_out": old}
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, task_type="CAUSAL_LM", **targets))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, task_type="CAUSAL_LM", **targets)) if lora else model
     examples = [{"input_ids": row, "labels": row.clone()} for row in prompts(16, 8)]
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path), max_steps=6, per_device_train_batch_size=4, learning_rate=1e-2, report_to=[],

@@ -40,7 +40,7 @@ from eosin.decoding.decode import (
 from eosin.decoding.steadiness import is_steady
 from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
-from eosin.decoding.unroll import SMALLEST_BATCH, unroll
+from eosin.decoding.unroll import SMALLEST_BATCH, unroll, usual_pool
 from eosin.errors import BadInput
 from eosin.files import locked_file, write_text
 from eosin.interfaces import Completion, Decoder, Generative
@@ -49,7 +49,7 @@ from eosin.report.audits import by_decoder
 from eosin.report.tables import as_text
 
 SHARD = 1000
-"""Contexts whose counts are written together."""
+"""Contexts whose counts are written together; fewer where a model decodes fewer at a time."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,7 @@ class Work:
         self.decoder = decoder
         self.signature = signature
         self.pool = pool
+        self.shard = min(SHARD, usual_pool(model))  # whatever the pool is this time
         self.watch = watch
         self.stop = stop
         self.prover = prover_of(model, decoder, steady) if signature["proofs"] else None
@@ -178,11 +179,11 @@ class Work:
 
     def records(self, without: set[str]) -> Iterator[Record]:
         """A record for each shard that is not there yet, in the order in which they are finished."""
-        max_steps, size = self.signature["max_steps"], len(self.contexts)
-        ranges = [(start, min(SHARD, size - start)) for start in range(0, size, SHARD)]
+        max_steps, size, shard = self.signature["max_steps"], len(self.contexts), self.shard
+        ranges = [(start, min(shard, size - start)) for start in range(0, size, shard)]
         tallies = {start: Tally(start, n, max_steps) for start, n in ranges if shard_name(start, n) not in without}
         for completion in self._completions(tallies):
-            start = completion.index // SHARD * SHARD
+            start = completion.index // shard * shard
             tallies[start].add(completion)
             if self.watch:
                 self.watch(completion, self.decoder)

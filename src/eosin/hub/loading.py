@@ -19,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 import eosin.hub.heads  # noqa: F401 (models with such a head are opened as any other)
 from eosin.errors import BadInput
+from eosin.hub.attention import use_grouped_attention
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.endings import all_endings, named_endings
 
@@ -116,6 +117,7 @@ def load_causal(
         # its weights are plain ones now, and can be saved
         model.hf_quantizer = None  # type: ignore[assignment]
         vars(model.config).pop("quantization_config", None)
+    use_grouped_attention(model)
     named = all_endings(named_endings(words.inner, model.config, model.generation_config))
     return CausalLM(model.eval().to(device or "cpu"), tuple(eos_ids) or named), words
 
