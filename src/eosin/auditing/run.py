@@ -40,7 +40,7 @@ from eosin.decoding.decode import (
 from eosin.decoding.steadiness import is_steady
 from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
-from eosin.decoding.unroll import SMALLEST_BATCH, unroll, usual_pool
+from eosin.decoding.unroll import SMALLEST_BATCH, Cohort, unroll, usual_pool
 from eosin.errors import BadInput
 from eosin.files import locked_file, write_text
 from eosin.interfaces import Completion, Decoder, Generative
@@ -88,6 +88,7 @@ def audit(
     watch: Callable[[Completion, Decoder], None] | None = None,
     text_of: Callable[[list[int]], str] | None = None,
     stop: StopStrings | None = None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Audit:
     """Decode every prefix with every decoder and count how it ends.
 
@@ -98,6 +99,7 @@ def audit(
     watch     is told of every completion as it ends, with its decoder
     text_of   tokens in words, so that records can show loops
     stop      strings that end a completion; with them nothing is proved
+    tick      is called after every step; what it raises ends the audit
     """
     check_model(model)
     parsed = checked_decoders(decoders, model.vocab_size, survival, stop)
@@ -120,7 +122,7 @@ def audit(
             shards = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
             if ALL in shards:
                 continue
-            work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch, stop)
+            work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch, stop, tick)
             for record in work.records(without=shards):
                 keep_certificates(out, work.certificates())
                 record = spelt(record, text_of)
@@ -165,6 +167,7 @@ class Work:
         steady: bool,
         watch: Callable[[Completion, Decoder], None] | None,
         stop: StopStrings | None = None,
+        tick: Callable[[], None] = lambda: None,
     ):
         self.model = model
         self.contexts = contexts
@@ -174,6 +177,7 @@ class Work:
         self.shard = min(SHARD, usual_pool(model))  # whatever the pool is this time
         self.watch = watch
         self.stop = stop
+        self.tick = tick
         self.prover = prover_of(model, decoder, steady) if signature["proofs"] else None
         self.looked_at: dict[tuple[int, ...], tuple[int, int, int, float]] = {}
 
@@ -199,9 +203,13 @@ class Work:
             max_steps=self.signature["max_steps"],
             seed=self.signature["seed"],
             pool=self.pool,
-            observer=self.prover,
+            observer=self._observed,
             stop=self.stop,
         )
+
+    def _observed(self, cohort: Cohort) -> Cohort:
+        self.tick()
+        return self.prover(cohort) if self.prover else cohort
 
     def _record(self, tally: Tally) -> Record:
         self._look_at(tally)

@@ -1,7 +1,7 @@
 """Attention of a single query over rows that are padded differently, without copies of the keys for each head.
 
-Where heads share keys and values, transformers repeats these for every head as soon as there is a mask: a step with rows
-of different lengths then takes twice the time of one with rows of one length. torch's kernel for CPUs does not need the
+Where heads share keys and values, transformers repeats these for every head as soon as there is a mask: a step with
+rows of different lengths then takes twice the time of one with rows of one length. torch's kernel for CPUs needs no
 copies, and what it returns is the same to the last bit.
 """
 

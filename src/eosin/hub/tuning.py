@@ -143,6 +143,7 @@ class Tuned:
 class Tuning:
     """The settings of one run."""
 
+    measured: ClassVar[tuple[str, ...]] = ("valid", "test")
     data: Recipe
     training: Steps
     tuned: Tuned
@@ -192,8 +193,6 @@ class Tuning:
 
     def trainer(self, corpus: Corpus, device: torch.device, precision: str) -> FineTuner:
         return FineTuner(self, corpus, device, precision)
-
-    measured: ClassVar[tuple[str, ...]] = ("valid", "test")
 
     @property
     def measured_lines(self) -> int | None:

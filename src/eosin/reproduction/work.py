@@ -210,7 +210,6 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
 
         def watch(completion: Completion, decoder: Decoder) -> None:
             bar.update()
-            shop.check_stop()
 
         audit(
             model,
@@ -221,6 +220,7 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
             out=out,
             about={**named, **({"floor": piece.floor} if piece.floor else {})},
             watch=watch,
+            tick=shop.check_stop,
             text_of=Tokenizer.load(folder).decode,
         )
     write_text(out, "".join(record.written() + "\n" for record in compacted(list(read_records(out)))))

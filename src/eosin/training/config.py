@@ -73,6 +73,8 @@ class Training:
 class Config:
     """The settings of one run as they were given, checked as far as they can be without the corpus."""
 
+    measured: ClassVar[tuple[str, ...]] = SPLITS
+    """The splits whose perplexity is measured at the end."""
     data: Recipe
     training: Training
     model: dict[str, Table]
@@ -128,9 +130,6 @@ class Config:
     def corpus(self, below: Path) -> Corpus:
         """Prepared below a folder if it is not there yet."""
         return open_corpus(self.data, below)
-
-    measured: ClassVar[tuple[str, ...]] = SPLITS
-    """The splits whose perplexity is measured at the end."""
 
     @property
     def measured_lines(self) -> int | None:
