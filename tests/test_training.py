@@ -307,7 +307,7 @@ def test_a_run_that_was_stopped_goes_on(corpus: Corpus, tmp_path: Path, after: i
 CHILD = """
 import os, pathlib, signal, sys
 from eosin import cli
-from eosin.training import events, loop
+from eosin.training import events, loop, trainer
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)

@@ -157,7 +157,7 @@ def ratios(view: View) -> list[Table]:
             found, paper = view.of_decoder(shown, decoder), number(shown.paper.get(decoder))
             cells += [ratio(found, paper), paper, proved(found)]
         rows.append(tuple(cells))
-    return [view.table(columns, rows, view.at_limit(), STAR)]
+    return [beside_the_paper(view, columns, rows)]
 
 
 def heads(view: View) -> list[Table]:
@@ -177,7 +177,15 @@ def heads(view: View) -> list[Table]:
         measured = ours(test_perplexities(view, shown), None, papers[1])
         found = ratio(view.of_decoder(shown, decoder), papers[0])
         rows.append((shown.label, shown.head, found, papers[0], measured, papers[1]))
-    return [view.table(columns, rows, view.at_limit(), STAR)]
+    return [beside_the_paper(view, columns, rows)]
+
+
+def beside_the_paper(view: View, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> Table:
+    """A table with the columns of the paper's numbers, where the paper has any."""
+    if any(shown.paper for shown in view.exhibit.models):
+        return view.table(columns, rows, view.at_limit(), STAR)
+    own = [place for place, column in enumerate(columns) if column.shown is not shown_paper]
+    return view.table([columns[i] for i in own], [tuple(row[i] for i in own) for row in rows], view.at_limit())
 
 
 def test_perplexities(view: View, shown: Shown) -> list[float]:
