@@ -100,8 +100,8 @@ def measured(steps: int, times: int) -> dict[str, float]:
             times,
         )
     }
-    stopping = CausalLM(lm.model, tuple(words.inner(" .")["input_ids"]))
-    rows, lengths = row_steps(stopping, prefix, steps)
+    full_stops = tuple(token for mark in (".", " .") for token in words.inner(mark)["input_ids"])
+    rows, lengths = row_steps(CausalLM(lm.model, full_stops), prefix, steps)
     of_ended = CONTEXTS * max(lengths) - sum(lengths)
     found["row-steps saved, of those of ended rows"] = (CONTEXTS * max(lengths) - rows) / of_ended
     sampling = {"do_sample": True, "top_p": 0.9, "top_k": 0, "eos_token_id": never}
