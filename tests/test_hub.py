@@ -16,6 +16,7 @@ from eosin.auditing.certificates import identity
 from eosin.decoding.decode import completed
 from eosin.decoding.stopping import StopStrings
 from eosin.hub.attention import NAME, use_grouped_attention
+from eosin.hub.cache import ROOM, Cached
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.generation import TRUNCATING, KeepsEos, TerminationFloor, consistent
 from eosin.hub.norms import gain_and_bias, last_norm, least_log_odds
@@ -136,6 +137,30 @@ def test_hybrid_caches_are_refused():
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(eosin.errors.BadInput, match="keys and values alone"):
         eosin.decode(CausalLM(model, (EOS,)), prompts(2), "greedy", max_steps=3)
+
+
+@torch.inference_mode()
+def test_states_stay_what_they_were(lm: CausalLM):
+    """Whatever was continued from the same state before, and however often it grew, got other rows or lost some."""
+
+    def read(tokens: torch.Tensor, state: Cached) -> tuple[torch.Tensor, Cached]:
+        for place in range(tokens.shape[1]):
+            logits, state = lm.step(tokens[:, place], state)
+        return logits, state
+
+    begun = read(prompts(4, ROOM + 5), lm.prefill(prompts(4, 3))[1])[1]
+    first, second = prompts(4, 3), prompts(4, 3).flip(0)
+    expected = [read(tokens, copy.deepcopy(begun))[0] for tokens in (first, second)]
+    kept = torch.tensor([2, 0])
+    assert torch.equal(read(first, begun)[0], expected[0])
+    assert torch.equal(read(second, begun)[0], expected[1])
+    shorter = begun.select(kept)
+    assert_close(read(second[kept], shorter)[0], expected[1][kept])
+    assert torch.equal(read(first, begun)[0], expected[0])
+    if shorter.joinable:
+        joined = shorter.join(lm.prefill(prompts(2, 5))[1])
+        assert_close(read(torch.cat([second[kept], first[:2]]), joined)[0][:2], expected[1][kept])
+        assert_close(read(first[kept], joined.select(torch.tensor([0, 1])))[0], expected[0][kept])
 
 
 def test_grouped_attention_changes_nothing_but_the_time(lm: CausalLM):

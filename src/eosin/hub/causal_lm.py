@@ -1,101 +1,33 @@
 """A causal language model of transformers as a LanguageModel: its state is the cache of keys and values.
 
-A cache is made a value: a step reads from a copy of its shell, whose tensors are replaced and never written to, so an
-older state stays what it was. Rows of different lengths share a batch: the shorter ones are padded on the left, the
-padding is masked, and positions count from each row's own beginning.
+Rows of different lengths share a batch: the shorter ones are padded on the left, the padding is masked, and positions
+count from each row's own beginning.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from eosin.errors import BadInput
+from eosin.hub.cache import Cached, is_plain, shell
 from eosin.hub.norms import least_log_odds
-from eosin.interfaces import Prefix, Rows, Token, Tokens
+from eosin.interfaces import Prefix, Token, Tokens
 from eosin.promises import Promise
 
 BY_THE_WAY = ("_name_or_path", "transformers_version", "dtype")
 """What a configuration says that does not change what the model says."""
-MORE_STATES = ("conv", "recurrent", "ssm")
-"""What layers of hybrid models keep beside keys and values."""
-
-
-@dataclass(frozen=True)
-class Cached:
-    """Keys and values of every layer for each row, and how many of them are padding."""
-
-    cache: Any
-    padding: Int[Tensor, " batch"]
-
-    @property
-    def length(self) -> int:
-        """Of a row, padding included."""
-        return int(self.cache.get_seq_length())
-
-    @property
-    def joinable(self) -> bool:
-        """A layer that keeps a window of the past only cannot be padded."""
-        return not any(layer.is_sliding for layer in self.cache.layers)
-
-    def select(self, rows: Rows) -> Cached:
-        cache = shell(self.cache)
-        cache.batch_select_indices(rows)
-        return Cached(cache, self.padding[rows]).trimmed()
-
-    def trimmed(self) -> Cached:
-        """Without what is padding in every row: a pool that is filled up again and again would grow without end."""
-        spare = int(self.padding.min()) if len(self.padding) else 0
-        if not spare:
-            return self
-        cache = shell(self.cache)
-        for layer in cache.layers:
-            layer.keys, layer.values = layer.keys[:, :, spare:], layer.values[:, :, spare:]
-        return Cached(cache, self.padding - spare)
-
-    def join(self, other: Cached) -> Cached:
-        length = max(self.length, other.length)
-        mine, theirs = self.padded(length), other.padded(length)
-        cache = shell(mine.cache)
-        for layer, more in zip(cache.layers, theirs.cache.layers, strict=True):
-            layer.keys, layer.values = torch.cat([layer.keys, more.keys]), torch.cat([layer.values, more.values])
-        return Cached(cache, torch.cat([mine.padding, theirs.padding]))
-
-    def padded(self, length: int) -> Cached:
-        """On the left, up to a length."""
-        more = length - self.length
-        if not more:
-            return self
-        cache = shell(self.cache)
-        for layer in cache.layers:
-            layer.keys, layer.values = (functional.pad(part, (0, 0, more, 0)) for part in (layer.keys, layer.values))
-        return Cached(cache, self.padding + more)
-
-
-def shell(cache: Any) -> Any:
-    """The same tensors in new objects."""
-    made = copy.copy(cache)
-    made.layers = [copy.copy(layer) for layer in cache.layers]
-    return made
 
 
 def exact(logits: Tensor) -> Tensor:
     """At least float32."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def is_plain(layer: Any) -> bool:
-    """Whether a layer of a cache keeps keys and values and nothing else."""
-    return hasattr(layer, "batch_select_indices") and not any(hasattr(layer, f"{kind}_states") for kind in MORE_STATES)
 
 
 class CausalLM(nn.Module):
