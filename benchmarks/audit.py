@@ -32,7 +32,7 @@ from eosin.models.language_model import NeuralLM
 from eosin.training.run import corpus_of
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eosin"
-RUN = CACHE / "benchmark-tanh"
+RUN = CACHE / "bpe-tanh-two-epochs"
 LIMIT, CONTEXTS, BATCH = 1500, 2000, 32
 PROMISED = {"greedy audit, of the bare products": 1.5, "ten times the contexts": 10.5, "memory for them": 1.1}
 """What a ratio may not exceed."""

@@ -43,7 +43,7 @@ def main(runs: Path) -> None:
 def cut(corpus: Corpus) -> Corpus:
     splits = {name: first(split, KEPT[name]) for name, split in corpus.splits.items()}
     folder = BUNDLED_RUNS / "demo-corpus"
-    digest = corpus_digest(tensors_of(splits), corpus.tokenizer, corpus.recipe)
+    digest = corpus_digest(tensors_of(splits), corpus.tokenizer, corpus.recipe, corpus.layout)
     kept = replace(corpus, splits=splits, folder=folder, digest=digest)
     shutil.rmtree(folder, ignore_errors=True)
     write_corpus(kept, "cut", folder)

@@ -161,9 +161,18 @@ def test_layers_are_torch_s_own_stack(kind: str, module: str):
         for number, layer in enumerate(core.layers):
             for name, value in layer.named_parameters():
                 getattr(stack, name.replace("l0", f"l{number}")).copy_(value)
-    inputs = torch.randn(4, 6, 8, dtype=torch.float64)
-    hidden, _ = core(inputs, core.initial(4))
-    assert_close(hidden, stack(inputs)[0])
+    inputs, weights = torch.randn(2, 4, 6, 8, dtype=torch.float64, requires_grad=True)
+    hidden, after = core(inputs, core.initial(4))
+    expected, _ = stack(inputs)
+    assert_close(hidden, expected)
+    through_state = sum(tensor.sum() for tensor in after.tensors)
+    assert torch.autograd.grad(through_state, [inputs], retain_graph=True)[0].abs().sum() > 0
+    mine, theirs = (
+        torch.autograd.grad((out * weights.detach()).sum() + out[:, -1].square().sum(), [inputs, *module.parameters()])
+        for out, module in ((hidden, core.layers), (expected, stack))
+    )
+    for ours, torch_s in zip(mine, theirs, strict=True):
+        assert_close(ours, torch_s)
 
 
 @pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])

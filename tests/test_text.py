@@ -7,6 +7,7 @@ import sys
 import time
 from itertools import islice
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from texts import real_sentences, small_corpus, write_lines
 
 from eosin.errors import BadInput
-from eosin.text.batching import POOL, gather, in_order, shuffled
+from eosin.text.batching import gather, in_order, shuffled
 from eosin.text.corpus import Recipe, load_corpus
 from eosin.text.preparation import open_corpus, prepare
 from eosin.text.sources import BUNDLED, HELD_OUT, SPLITS, is_heading, open_source
@@ -282,22 +283,38 @@ def test_random_contexts_are_uniform_over_words(corpus):
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=400), size=st.integers(1, 33), seed=st.integers(0, 9))
 def test_batches_are_a_partition(lengths: list[int], size: int, seed: int):
     tensor = torch.tensor(lengths)
-    for plan in (shuffled(tensor, size, seed), in_order(tensor, size)):
+    limited = shuffled(tensor, size, seed, tokens=100)
+    for plan in (shuffled(tensor, size, seed), in_order(tensor, size), limited):
         assert sorted(row for batch in plan for row in batch.tolist()) == list(range(len(lengths)))
-        assert sum(len(batch) < size for batch in plan) <= 1 + len(lengths) // (size * POOL)
+        assert max(map(len, plan)) <= size
+    for plan in (shuffled(tensor, size, seed), in_order(tensor, size)):
         assert len(plan) == -(-len(lengths) // size)
+    assert all(len(batch) * max(lengths[row] for row in batch.tolist()) <= 100 for batch in limited)
 
 
-def test_batches_are_random_and_hardly_padded():
+@pytest.mark.parametrize("tokens", [None, 1024])
+def test_batches_are_random(tokens: int | None):
     lengths = load_lengths()
-    plan, other = shuffled(lengths, 32, seed=0), shuffled(lengths, 32, seed=1)
-    assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in shuffled(lengths, 32, seed=0)]
-    assert {tuple(batch.tolist()) for batch in plan}.isdisjoint(tuple(batch.tolist()) for batch in other)
-    places = sum(len(batch) * int(lengths[batch].max()) for batch in plan)
-    assert places / int(lengths.sum()) < 1.1
+    plan, again, other = (shuffled(lengths, 32, seed, tokens) for seed in (0, 0, 1))
+    assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in again]
+    assert {tuple(batch.tolist()) for batch in plan if len(batch) > 2}.isdisjoint(tuple(b.tolist()) for b in other)
     # long and short batches come mixed
     first = torch.cat(plan[: len(plan) // 2])
     assert abs(float(lengths[first].double().mean() - lengths.double().mean())) < 2.0
+
+
+def test_every_token_counts_the_same():
+    """The loss is a mean over the tokens of a batch; the share of eos in it must be that of the text."""
+    lengths = load_lengths()
+    shares = [len(batch) / int(lengths[batch].sum()) for batch in shuffled(lengths, 32, seed=0)]
+    assert mean(shares) == pytest.approx(len(lengths) / int(lengths.sum()), rel=0.05)
+
+
+def test_batches_of_limited_tokens_are_hardly_padded():
+    lengths = load_lengths()
+    plan = shuffled(lengths, 64, 0, tokens=1024)
+    places = [len(batch) * int(lengths[batch].max()) for batch in plan]
+    assert sum(places) / int(lengths.sum()) < 1.1
 
 
 def load_lengths() -> torch.Tensor:

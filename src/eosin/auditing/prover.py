@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float64
-from torch import Tensor
 
 from eosin.auditing.loops import primitive, rotated
 from eosin.decoding.decode import device_of
@@ -61,24 +59,30 @@ class Prover:
         now = Sighting.of(cohort)
         before = now if cohort.memory is None else Sighting(cohort.memory, now.rows)
         proofs = self._in_known_cycles(now)
-        for row in self._came_back(now, before):
-            if row not in proofs and (proof := self._proved(row, now, before, cohort.search.produced(row))):
+        for row, exactly in self._came_back(now, before):
+            if row in proofs:
+                continue
+            turn = cohort.search.produced(row)[int(before.steps[row]) - 1 : -1]
+            if proof := self._proved(row, exactly, now, turn):
                 proofs[row] = proof
         cohort = replace(cohort, memory=now.renewing(before))
         return cohort.without(proofs) if proofs else cohort
 
-    def _came_back(self, now: Sighting, before: Sighting) -> list[int]:
-        """Rows that are about to read the token that is remembered, in the remembered state or very near to it."""
+    def _came_back(self, now: Sighting, before: Sighting) -> list[tuple[int, bool]]:
+        """Rows that are about to read the token that is remembered, in the remembered state or very near to it.
+
+        And whether it is that very state.
+        """
         since = before.steps >= FIRST_LOOK
         rows = ((now.token == before.token) & since & (now.steps > before.steps))[: now.rows].nonzero()[:, 0]
         if not len(rows):
             return []
         here, there = now.state.select(rows), before.state.select(rows)
-        back = here.same(there)
+        back = exactly = here.same(there)
         if self.dynamics is not None:
             distance = (self.dynamics.vectors(here) - self.dynamics.vectors(there)).norm(dim=1)
-            back = back | (distance <= NEAR)
-        return rows[back].tolist()
+            back = exactly | (distance <= NEAR)
+        return list(zip(rows[back].tolist(), exactly[back].tolist(), strict=True))
 
     def _in_known_cycles(self, now: Sighting) -> dict[int, Proof]:
         """Rows within the ball of a certified cycle, about to read its first token."""
@@ -95,17 +99,14 @@ class Prover:
         pairs = zip(rows[within].tolist(), numbers[within].tolist(), strict=True)
         return {row: Proof(self.cycles[number].tokens, CERTIFIED) for row, number in pairs}
 
-    def _proved(self, row: int, now: Sighting, before: Sighting, produced: list[int]) -> Proof | None:
-        """What can be proved of a row that came back."""
-        turn = produced[int(before.steps[row]) - 1 : -1]
+    def _proved(self, row: int, exactly: bool, now: Sighting, turn: list[int]) -> Proof | None:
+        """What can be proved of a row that came back after a turn of these tokens."""
         if set(turn) & set(self.model.eos_ids):
             return None
-        here = torch.full((SMALLEST_BATCH,), row, device=now.token.device)
-        state = now.state.select(here)
-        if self.steady and state.same(before.state.select(here)).all() and self._recurs(state, turn):
+        if self.steady and exactly and self._recurs(now.state_of(row), turn):
             return Proof(tuple(primitive(turn)), RECURRENCE)
         if self.dynamics is not None:
-            self._certify(self.dynamics, primitive(turn), self.dynamics.vectors(state)[0], len(produced))
+            self._certify(self.dynamics, primitive(turn), now, row)
         return None
 
     def _recurs(self, start: Any, turn: Sequence[int]) -> bool:
@@ -119,17 +120,16 @@ class Prover:
                 return False
         return bool(state.same(start).all())
 
-    def _certify(
-        self, dynamics: RecurrentDynamics, turn: list[int], vector: Float64[Tensor, " state"], step: int
-    ) -> None:
+    def _certify(self, dynamics: RecurrentDynamics, turn: list[int], now: Sighting, row: int) -> None:
         """Prove the cycle, if it is new or if rows still go around it long after it was last tried.
 
         Wherever a row is in it, the proof begins at the same place. The row is in the ball when it gets there.
         """
-        cycle = rotated(turn)
+        cycle, step = rotated(turn), int(now.steps[row])
         if step < self.not_before[cycle]:
             return
         self.not_before[cycle] = PATIENCE * step
+        vector = dynamics.vectors(now.state_of(row))[0]
         while tuple(turn) != cycle:
             vector = dynamics.advance(turn[0], vector)
             turn = turn[1:] + turn[:1]
@@ -164,6 +164,10 @@ class Sighting:
     @property
     def steps(self) -> Rows:
         return self.memory.second.tensors[1]
+
+    def state_of(self, row: int) -> Any:
+        """Of one row, in a batch that is large enough for its bits to be those of any other."""
+        return self.state.select(torch.full((SMALLEST_BATCH,), row, device=self.token.device))
 
     def renewing(self, before: Sighting) -> PairState:
         """What is to be remembered: this at steps 16, 32, 64, ..., else what was remembered before."""

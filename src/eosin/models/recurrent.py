@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eosin.models.dropout import dropout
+from eosin.models.elman import ElmanLayer
 from eosin.states import TensorState
 
 
@@ -99,7 +100,7 @@ class Recurrent(nn.Module):
 class TanhRNN(Recurrent):
     """h' = tanh(W x + U h + b), the recurrent network of Elman (1990)."""
 
-    cell = nn.RNN
+    cell = ElmanLayer
     tensors_per_layer = 1
 
     def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:

@@ -1,4 +1,9 @@
-"""Batches of sentences of about the same length, so that next to nothing is spent on padding."""
+"""Batches of sentences side by side.
+
+The loss of a batch is a mean over its tokens, so batches must not be made by length: in one of short sentences every
+token would count more than elsewhere, and <eos>, which each of them has, most of all. With batches of 32 sentences of
+like lengths it counts three times as much as it should on WikiText-2, and models end their texts far too early.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from eosin.text.tokenization import EOS_ID
 Plan = list[Tensor]
 """The sentences of each batch."""
 POOL = 100
-"""Batches that are sorted by length together: enough for equal lengths, few enough for batches to be random."""
+"""Batches of limited tokens that are sorted by length together: enough for like lengths, few enough to be random."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,14 @@ class Batch:
 
 
 def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, tokens: int | None = None) -> Plan:
-    """Which sentences make each batch of an epoch: random, but of like lengths.
+    """Which sentences make each batch of an epoch: at most `size`, at random.
 
-    At most `size` sentences, and at most so many tokens, padding included.
+    With a limit of tokens, padding included, they are of like lengths: all batches then have about as many tokens.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator)
+    if tokens is None:
+        return list(order.split(size))  # type: ignore[no-untyped-call]
     pools = (pool[lengths[pool].argsort(stable=True)] for pool in order.split(size * POOL))  # type: ignore[no-untyped-call]
     batches = [batch for pool in pools for batch in cut(pool, lengths, size, tokens)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
