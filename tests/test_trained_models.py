@@ -72,9 +72,9 @@ def test_loops_are_proved(trained, audited):
     counts = audit.by_decoder["greedy"].counts
     looping, proved = counts.causes[Cause.LOOPING], counts.causes[Cause.PROVED]
     assert looping + proved >= 100
-    if kind != "lstm":
+    if kind == "tanh":
         assert proved >= 0.9 * (looping + proved)
-    # cells of the LSTM count the turns, so that nothing can be proved; that is said instead
+    # cells of the LSTM count the turns and those of the GRU settle over thousands of steps; that is said instead
     for loop in counts.loops.values():
         assert not loop.looping or loop.drift[1] > 0
 
@@ -85,8 +85,8 @@ def test_what_is_proved_runs_on(trained, audited, dtype: torch.dtype):
     kind, model = trained
     contexts, _, completions, _ = audited
     proved = [completion for completion in completions.values() if completion.proof is not None]
-    if kind == "lstm" and not proved:
-        pytest.skip("every loop of the LSTM counts")
+    if kind != "tanh" and not proved:
+        pytest.skip("cells move in every loop of it")
     proved.sort(key=lambda completion: completion.steps)
     by_loop = {tuple(sorted(completion.proof.cycle)): completion for completion in proved}
     rows = [*by_loop.values(), *proved][:4]
