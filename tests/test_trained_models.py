@@ -76,7 +76,7 @@ def test_loops_are_proved(trained, audited):
         assert proved >= 0.9 * (looping + proved)
     # cells of the LSTM count the turns and those of the GRU settle over thousands of steps; that is said instead
     for loop in counts.loops.values():
-        assert not loop.looping or loop.drift[1] > 0
+        assert not loop.looping or (loop.drift[1] > 0 if kind == "lstm" else loop.drift[3] != 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
