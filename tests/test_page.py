@@ -201,15 +201,20 @@ def text_of(browser, selector: str) -> list[str]:
     )
 
 
+def awaited(browser, script: str) -> None:
+    """Wait until a script says true: what a browser does at its next frame is not there at once."""
+    deadline = time.monotonic() + 20
+    while not browser.execute_script(script):
+        assert time.monotonic() < deadline, f"{script} is not true after 20 s"
+        time.sleep(0.05)
+
+
 @needs_browser
 def test_it_loads_without_a_word_of_complaint(shown):
     assert shown.execute_script("return document.documentElement.dataset.ready") == "yes"
     for place in range(len(page().charts)):
         shown.execute_script(f"document.querySelector('[data-chart=\"{place}\"]').scrollIntoView()")
-        deadline = time.monotonic() + 20
-        while not shown.execute_script(f"return !!document.querySelector('[data-chart=\"{place}\"] .main-svg')"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        awaited(shown, f"return !!document.querySelector('[data-chart=\"{place}\"] .main-svg')")
     assert [line for line in shown.get_log("browser") if line["level"] in ("SEVERE", "WARNING")] == []
 
 
@@ -290,9 +295,10 @@ def test_dark_is_dark_and_light_is_light(shown):
     dark_ground, dark_ink = luminances("dark")
     assert light_ground > 200 > 100 > light_ink
     assert dark_ink > 200 > 100 > dark_ground
-    ink = shown.execute_script("return document.getElementById('trace')._fullLayout.font.color")
-    assert ink.lower() == "#f0e8ee"
+    drawn_with = "return document.getElementById('trace')._fullLayout.font.color.toLowerCase() === "
+    awaited(shown, f"{drawn_with} '#f0e8ee'")
     luminances("light")
+    awaited(shown, f"{drawn_with} '#24161d'")
 
 
 @needs_browser
