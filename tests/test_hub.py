@@ -154,6 +154,9 @@ def test_states_stay_what_they_were(lm: CausalLM):
     kept = torch.tensor([2, 0])
     assert torch.equal(read(first, begun)[0], expected[0])
     assert torch.equal(read(second, begun)[0], expected[1])
+    one = read(first[:, :1], begun)[1]
+    read(second, begun)  # after what `one` continues too
+    assert torch.equal(read(first[:, 1:], one)[0], expected[0])
     shorter = begun.select(kept)
     assert_close(read(second[kept], shorter)[0], expected[1][kept])
     assert torch.equal(read(first, begun)[0], expected[0])

@@ -154,22 +154,31 @@ def test_gradients_reach_every_parameter(core: str):
 
 @pytest.mark.parametrize(("kind", "module"), [("tanh", "RNN"), ("lstm", "LSTM"), ("gru", "GRU")])
 def test_layers_are_torch_s_own_stack(kind: str, module: str):
-    """Our layer by layer is the well-known library's stack of as many layers."""
-    core = CORES[kind](width=8, layers=3).double()
+    """Our layer by layer is the well-known library's stack of as many layers, gradients of the start included."""
+    core = CORES[kind](width=8, layers=3, learned_start=True).double()
     stack = getattr(torch.nn, module)(8, 8, num_layers=3, batch_first=True).double()
     with torch.no_grad():
+        core.start.normal_()
         for number, layer in enumerate(core.layers):
             for name, value in layer.named_parameters():
                 getattr(stack, name.replace("l0", f"l{number}")).copy_(value)
-    inputs, weights = torch.randn(2, 4, 6, 8, dtype=torch.float64, requires_grad=True)
+    inputs = torch.randn(4, 6, 8, dtype=torch.float64, requires_grad=True)
     hidden, after = core(inputs, core.initial(4))
-    expected, _ = stack(inputs)
+    # torch has one tensor for the hidden vectors of all layers and one for all cells
+    start = core.start[:, None].expand(-1, 4, -1).unflatten(0, (3, -1)).transpose(0, 1)
+    expected, memory = stack(inputs, core.to_torch(tuple(start.contiguous())))
     assert_close(hidden, expected)
-    through_state = sum(tensor.sum() for tensor in after.tensors)
-    assert torch.autograd.grad(through_state, [inputs], retain_graph=True)[0].abs().sum() > 0
+    together = torch.stack(after.tensors).unflatten(0, (3, -1)).transpose(0, 1)
+    assert_close(together, torch.stack(core.from_torch(memory)))
+    weights, state_weights = torch.randn_like(hidden), torch.randn_like(together)
     mine, theirs = (
-        torch.autograd.grad((out * weights.detach()).sum() + out[:, -1].square().sum(), [inputs, *module.parameters()])
-        for out, module in ((hidden, core.layers), (expected, stack))
+        torch.autograd.grad(
+            (out * weights).sum() + (state * state_weights).sum(), [inputs, core.start, *layers.parameters()]
+        )
+        for out, state, layers in (
+            (hidden, together, core.layers),
+            (expected, torch.stack(core.from_torch(memory)), stack),
+        )
     )
     for ours, torch_s in zip(mine, theirs, strict=True):
         assert_close(ours, torch_s)

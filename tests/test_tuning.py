@@ -107,6 +107,16 @@ def test_batches_hold_at_most_so_many_tokens_and_every_line_once(place: Path, co
     assert corpus.train.lengths[longest] > 19 == short.batch(longest).continuation.shape[1]
 
 
+def test_a_token_counts_the_same_in_batches_of_any_size(place: Path, corpus: Corpus):
+    """Gradients of batches add up."""
+    still = {"learning_rate": 1e-30, "clip": 1e9}
+    trainer = settings(place, training=still).trainer(corpus, CPU, "float32")
+    trainer.model.eval()  # without dropout
+    shortest = corpus.train.lengths.argsort()[:3]
+    (_, once), (_, thrice) = (trainer.learn(trainer.batch(rows)) for rows in (shortest, shortest.repeat(3)))
+    assert thrice == pytest.approx(3 * once, rel=1e-4)
+
+
 def test_the_rate_falls_to_zero_and_the_best_weights_are_kept(place: Path, corpus: Corpus, tmp_path: Path):
     result = train(settings(place), corpus, tmp_path / "run")
     events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]

@@ -1,7 +1,7 @@
 """The cache of keys and values as a state: rows leave it, enter it and go on, and an older state stays what it was.
 
-A step reads from a copy of the cache's shell, so what the model changes is the copy. Rows of different lengths share a
-batch: the shorter ones are padded on the left.
+A step reads from a copy of the cache's shell, so what the model sets is set in the copy. Rows of different lengths
+share a batch: the shorter ones are padded on the left.
 
 transformers makes all keys and values anew for every token. Here they have room for more behind them: what is new is
 written there, beyond the end of older states. The state that is continued first takes the room; another that is
@@ -46,7 +46,7 @@ class Cached:
         return not any(layer.is_sliding for layer in self.cache.layers)
 
     def select(self, rows: Rows) -> Cached:
-        cache = shell(self.cache)
+        cache = apart(self.cache)
         cache.batch_select_indices(rows)
         return Cached(cache, self.padding[rows]).trimmed()
 
@@ -55,7 +55,7 @@ class Cached:
         spare = int(self.padding.min()) if len(self.padding) else 0
         if not spare:
             return self
-        cache = shell(self.cache)
+        cache = apart(self.cache)
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[:, :, spare:], layer.values[:, :, spare:]
         return Cached(cache, self.padding - spare)
@@ -63,7 +63,7 @@ class Cached:
     def join(self, other: Cached) -> Cached:
         length = max(self.length, other.length)
         mine, theirs = self.padded(length), other.padded(length)
-        cache = shell(mine.cache)
+        cache = apart(mine.cache)
         for layer, more in zip(cache.layers, theirs.cache.layers, strict=True):
             layer.keys, layer.values = torch.cat([layer.keys, more.keys]), torch.cat([layer.values, more.values])
         return Cached(cache, torch.cat([mine.padding, theirs.padding]))
@@ -73,13 +73,13 @@ class Cached:
         more = length - self.length
         if not more:
             return self
-        cache = shell(self.cache)
+        cache = apart(self.cache)
         for layer in cache.layers:
             layer.keys, layer.values = (functional.pad(part, (0, 0, more, 0)) for part in (layer.keys, layer.values))
         return Cached(cache, self.padding + more)
 
 
-def with_room(part: Tensor, more: int) -> Tensor:
+def empty_for(part: Tensor, more: int) -> Tensor:
     *rows, length, width = part.shape
     return part.new_empty(*rows, length + more, width)
 
@@ -96,7 +96,7 @@ class Room:
     @classmethod
     def behind(cls, keys: Tensor, values: Tensor, more: int) -> Room:
         """Copies with room for more."""
-        room = cls(with_room(keys, more), with_room(values, more), 0)
+        room = cls(empty_for(keys, more), empty_for(values, more), 0)
         room.write(keys, values)
         return room
 
@@ -138,6 +138,14 @@ def shell(cache: Any) -> Any:
     """The same tensors in new objects."""
     made = copy.copy(cache)
     made.layers = [RoomyLayer.of(layer) if type(layer) is DynamicLayer else copy.copy(layer) for layer in cache.layers]
+    return made
+
+
+def apart(cache: Any) -> Any:
+    """The same, without the room behind them, which is of no use to tensors that will be made of these."""
+    made = shell(cache)
+    for layer in made.layers:
+        layer.room = None
     return made
 
 

@@ -260,6 +260,10 @@ class FineTuner(Trainer):
     def batch(self, rows: Rows) -> Batch:
         return gather(self.corpus.train, rows, most=self.settings.tokens - 1)
 
+    def divisor(self, batch: Batch) -> int:
+        """The same for all: batches of short lines have fewer tokens, and a mean would let each of them count more."""
+        return int(self.settings.tokens)
+
     def stall(self) -> None:
         self.progress.stalled += 1
 

@@ -18,6 +18,8 @@ from torch.nn import functional
 
 
 class ElmanLayer(nn.RNN):
+    """One layer, batch first. Without gradients it is torch's own, whose bits decoding and proofs rest upon."""
+
     def forward(self, inputs: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         if inputs.is_cuda or not torch.is_grad_enabled():
             return super().forward(inputs, start)
@@ -45,7 +47,7 @@ class _TanhSteps(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, "batch time width"]) -> tuple[Tensor, Tensor, Tensor]:
         hidden, weight = ctx.saved_tensors
-        of_columns = 1 - hidden[1:].square()
+        of_columns = 1 - hidden[1:].square()  # slopes at first; each becomes a gradient in its place
         later = torch.zeros_like(hidden[0])
         for above, slope in zip(reversed(gradient.unbind(1)), reversed(of_columns.unbind(0)), strict=True):
             later = slope.mul_(torch.addmm(above, later, weight))

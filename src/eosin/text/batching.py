@@ -1,6 +1,6 @@
 """Batches of sentences side by side.
 
-The loss of a batch is a mean over its tokens, so batches must not be made by length: in one of short sentences every
+Where the loss of a batch is a mean over its tokens, batches must not be made by length: in one of short sentences every
 token would count more than elsewhere, and <eos>, which each of them has, most of all. With batches of 32 sentences of
 like lengths it counts three times as much as it should on WikiText-2, and models end their texts far too early.
 """
@@ -43,7 +43,7 @@ class Batch:
 def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, tokens: int | None = None) -> Plan:
     """Which sentences make each batch of an epoch: at most `size`, at random.
 
-    With a limit of tokens, padding included, they are of like lengths: all batches then have about as many tokens.
+    With a limit of tokens, padding included, they are of like lengths, and the loss must be divided by the limit.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator)

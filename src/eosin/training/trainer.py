@@ -93,6 +93,10 @@ class Trainer:
     def batch(self, rows: Rows) -> Batch:
         return gather(self.corpus.train, rows)
 
+    def divisor(self, batch: Batch) -> int:
+        """What makes the log-likelihoods of a batch its loss: their mean."""
+        return batch.tokens
+
     def stall(self) -> None:
         """An epoch without a better validation perplexity is over."""
         self.progress.stalled += 1
@@ -112,7 +116,7 @@ class Trainer:
         with seeded(dropout_seed, self.device), mixed:
             total = negative_log_likelihood(self.model, batch.to(self.device))
         self.optimizer.zero_grad()
-        self.scaler.scale(total / batch.tokens).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(total / self.divisor(batch)).backward()  # type: ignore[no-untyped-call]
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
         likelihood = Likelihood(float(total.detach()), batch.tokens)

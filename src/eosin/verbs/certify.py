@@ -85,10 +85,8 @@ def as_certified(model: Any, certificates: list[CertifiedCycle]) -> Any:
         others = [certificate.model for certificate in certificates if certificate.model != known]
         if not others:
             return converted
-    there, here = printable(str(others[0].get("weights"))), identity(model)["weights"]
-    raise BadInput(
-        f"the certificate is of another model: its weights have the digest {there}, those of this run {here}"
-    )
+    differing = [key for key, ours in identity(model).items() if others[0].get(key) != ours]
+    raise BadInput(f"the certificate is of another model, which differs from this run in: {', '.join(differing)}")
 
 
 def figures(cycle: Cycle | None) -> dict[str, Any]:
