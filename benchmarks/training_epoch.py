@@ -23,6 +23,7 @@ from eosin.text.batching import Batch, gather
 from eosin.text.corpus import Recipe, load_corpus
 from eosin.text.preparation import prepare
 from eosin.training.config import Config
+from eosin.training.memory import keeping_memory
 from eosin.training.trainer import Trainer
 
 GATES = {"tanh": 1, "gru": 3, "lstm": 4}
@@ -123,7 +124,8 @@ def main() -> None:
         print(f"loading it: {loading:.2f} s (limit {LOAD_LIMIT:.0f})")
         slow += [loading > LOAD_LIMIT]
         for core in options.core or ["tanh", "lstm"]:
-            minutes, ratio = measure(core, options.head, data, options.batches)
+            with keeping_memory():
+                minutes, ratio = measure(core, options.head, data, options.batches)
             print(
                 f"{core} + {options.head}: {minutes:.1f} minutes an epoch, {ratio:.2f} of its products (limit {LIMIT})"
             )

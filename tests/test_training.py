@@ -1,8 +1,10 @@
 """Training: the loss is the likelihood, the schedule is the paper's, and a kill changes nothing."""
 
+import ctypes
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from eosin.text.corpus import Corpus
 from eosin.text.tokenization import Tokenizer
 from eosin.training.config import Config
 from eosin.training.loop import Stopped, train
+from eosin.training.memory import keeping_memory
 from eosin.training.run import RESUME, corpus_of
 from eosin.training.trainer import Trainer
 
@@ -147,6 +150,26 @@ def test_the_seed_decides_and_the_world_is_left_alone(corpus: Corpus):
 
     assert torch.equal(steps(0, noise=1), steps(0, noise=2))
     assert not torch.equal(steps(0, noise=1), steps(1, noise=1))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="it is glibc that is asked to keep memory")
+def test_memory_is_not_taken_anew_in_every_step_and_given_back_in_the_end():
+    size = 16_000_000  # 15,625 pages
+
+    def pages_taken() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            torch.ones(size)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    def resident() -> int:
+        return resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1])
+
+    with keeping_memory():
+        pages_taken()
+        assert pages_taken() < 1000
+        inside = resident()
+    assert resident() < inside - 3 * size
 
 
 def test_dropout_changes_from_step_to_step(corpus: Corpus):

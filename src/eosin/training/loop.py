@@ -20,6 +20,7 @@ from eosin.settings import Table
 from eosin.text.batching import Batch
 from eosin.text.corpus import Corpus
 from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
+from eosin.training.memory import keeping_memory
 from eosin.training.run import Run, open_run
 from eosin.training.trainer import PRECISIONS, Trainer
 
@@ -202,7 +203,7 @@ def train(
         where = chosen_device(before.get("device", usual) if device == "auto" else device)
         precision = chosen_precision(precision, where, before.get("precision"))
         # the last bits of a sum depend on how many threads share it
-        with using_threads(threads or before.get("threads")):
+        with keeping_memory(), using_threads(threads or before.get("threads")):
             trainer = config.trainer(corpus, where, precision)
             if saved:
                 trainer.restore(saved.tensors, saved.notes)
