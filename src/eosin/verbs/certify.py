@@ -82,10 +82,9 @@ def as_certified(model: Any, certificates: list[CertifiedCycle]) -> Any:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         converted = copy.deepcopy(model).to(dtype)
         known = identity(converted)
-        others = [certificate.model for certificate in certificates if certificate.model != known]
-        if not others:
+        if all(certificate.model == known for certificate in certificates):
             return converted
-    differing = [key for key, ours in identity(model).items() if others[0].get(key) != ours]
+    differing = [key for key, ours in identity(model).items() if any(c.model.get(key) != ours for c in certificates)]
     raise BadInput(f"the certificate is of another model, which differs from this run in: {', '.join(differing)}")
 
 
