@@ -336,6 +336,10 @@ def test_an_unfinished_run_appears_as_unfinished(tmp_path: Path, capsys: pytest.
     _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert "stopped and saved; the same command goes on" in error
+    capsys.readouterr()
+    reproduce(chosen, "--out", out, "--as-is", "--dry-run", "--json")
+    listed = json.loads(capsys.readouterr().out)["pieces"]
+    assert listed.keys() == {"training word-tanh-st-1e-2", "audit word-tanh-st-1e-2 test-12-12"}
     reproduce(chosen, "--out", out, "--as-is")
     (table,) = tables.KINDS["heads"](view_of(chosen, "table-3-word", out))
     assert "Unfinished: word-tanh-st-1e-2, after" in table.note

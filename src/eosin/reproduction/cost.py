@@ -23,9 +23,10 @@ REST = 1.5
 
 
 class Estimates:
-    """Seconds for each piece of a plan."""
+    """Seconds for each piece of a plan; as it is, nothing is trained, and a run is only looked at."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, as_is: bool = False):
+        self.as_is = as_is
         self.trainings = {piece.run: piece for piece in plan.pieces if isinstance(piece, Training)}
         self.speed = products_a_second()
 
@@ -34,7 +35,9 @@ class Estimates:
             return 10.0
         if isinstance(piece, Training):
             settings = configured(piece.model, piece.changes)
-            return REST * settings.tokens_read(size(settings.data)) * operations(settings) / self.speed
+            there = size(settings.data)
+            tokens = there["tokens"] if self.as_is else settings.tokens_read(there)
+            return REST * tokens * operations(settings) / self.speed
         if isinstance(piece, Audit):
             training = self.trainings[piece.run]
             settings = configured(training.model, training.changes)

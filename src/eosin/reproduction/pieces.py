@@ -47,6 +47,11 @@ class Piece:
     def decided_by(self) -> dict[str, Any]:
         return asdict(self)
 
+    @property
+    def looks_at(self) -> tuple[str, ...]:
+        """Runs without which it cannot be done; a training looks at its own, where nothing is to be trained."""
+        return ()
+
     def standing(self, name_of: Callable[[str], str]) -> Piece:
         """The piece with runs called by how far they are."""
         return self
@@ -83,6 +88,10 @@ class Training(Piece):
     def name(self) -> str:
         return f"training {self.run}"
 
+    @property
+    def looks_at(self) -> tuple[str, ...]:
+        return (self.run,)
+
 
 @dataclass(frozen=True)
 class Audit(Piece):
@@ -111,6 +120,10 @@ class Audit(Piece):
 
     def decided_by(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "decoders"}
+
+    @property
+    def looks_at(self) -> tuple[str, ...]:
+        return (self.run,)
 
     def standing(self, name_of: Callable[[str], str]) -> Audit:
         return replace(self, run=name_of(self.run))
@@ -142,6 +155,10 @@ class Examples(Piece):
     def baseline(self) -> Audit:
         """Which says on what contexts it does not end."""
         return Audit(self.run, "test", self.count, self.max_steps, (self.decoder,))
+
+    @property
+    def looks_at(self) -> tuple[str, ...]:
+        return self.run, self.remedy_run
 
     def standing(self, name_of: Callable[[str], str]) -> Examples:
         return replace(self, run=name_of(self.run), remedy_run=name_of(self.remedy_run))

@@ -206,11 +206,17 @@ def going_on(results: Results) -> Iterator[None]:
 
 
 def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
-    """Every piece, and about how long what is missing will take."""
+    """Every piece, and about how long what is missing will take; as it is, only those of runs that have weights."""
+    from eosin.models.checkpoint import WEIGHTS
     from eosin.reproduction.cost import Estimates
 
-    estimates = Estimates(plan)
-    costs = {piece.name: None if results.entry(piece) else estimates.seconds(piece) for piece in plan.pieces}
+    runs, pieces = options.runs or results.folder / "runs", plan.pieces
+    if options.as_is:
+        pieces = [piece for piece in pieces if all((runs / run / WEIGHTS).is_file() for run in piece.looks_at)]
+    estimates = Estimates(plan, options.as_is)
+    costs = {
+        piece.name: None if results.entry(results.as_it_stands(piece)) else estimates.seconds(piece) for piece in pieces
+    }
     total = sum(filter(None, costs.values()))
     if options.json:
         return json.dumps({"pieces": costs, "seconds": total})
