@@ -78,8 +78,7 @@ def runs_for_ever(model, cycle, steps: int):
     for dtype in (torch.float32, torch.float64):
         model = model.to(dtype)
         _, state = model.prefill(torch.tensor([[1]] * 8))
-        tensors = tuple(part.to(dtype) for part in starts.split(12, dim=1))
-        state = type(state)(type(state.first)(tensors), state.second)
+        state = type(state)(dynamics_of(model).memory(starts, dtype), state.second)
         for step in range(steps):
             token = cycle.tokens[step % cycle.period]
             logits, state = model.step(torch.full((8,), token), state)
@@ -90,19 +89,19 @@ def runs_for_ever(model, cycle, steps: int):
 @pytest.mark.parametrize("core", RECURRENT)
 def test_more_is_allowed_than_a_step_errs(core: str):
     """Steps in the model's own precision from elsewhere in the largest ball, against the definition."""
-    for dtype, most in ((torch.float64, 1e-14), (torch.float32, 1e-5), (torch.bfloat16, 1.0)):
+    # few numbers of bfloat16 are within a ball, so the rounding of some says less of that of others
+    for dtype, most, part in ((torch.float64, 1e-14, 2), (torch.float32, 1e-5, 2), (torch.bfloat16, 1.0, SAFETY)):
         for model, tokens, state in candidates(core, seeds=3):
             dynamics = dynamics_of(model.to(dtype))
             directions = torch.randn(16, len(state), dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-            rows = (state + 1e-2 * directions / directions.norm(dim=1, keepdim=True)).to(dtype)
-            parts = tuple(part.contiguous() for part in rows.split(12, dim=1))
-            _, after = model.core(model.embedding(torch.tensor([[tokens[0]]] * 16)), type(model.core.initial(1))(parts))
-            exact = torch.stack([dynamics.advance(tokens[0], row) for row in rows.double()])
-            error = float((torch.cat(after.tensors, dim=1).double() - exact).detach().norm(dim=1).max())
-            assert dynamics.rounding(tokens[0], state) >= error / 2
+            rows = dynamics.memory(state + 1e-2 * directions / directions.norm(dim=1, keepdim=True), dtype)
+            _, after = model.core(model.embedding(torch.tensor([[tokens[0]]] * 16)), rows)
+            exact = torch.stack([dynamics.advance(tokens[0], row) for row in dynamics.weighted(rows)])
+            error = float((dynamics.weighted(after) - exact).detach().norm(dim=1).max())
+            assert dynamics.rounding(tokens[0], state) >= error / part
             assert error < most
             cycle = certify(dynamics, tokens, state, (EOS,))
-            assert cycle is None or cycle.rounding >= SAFETY / 2 * error
+            assert cycle is None or cycle.rounding >= SAFETY / part * error
 
 
 @pytest.mark.parametrize("core", RECURRENT)

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from members import neural
 from torch.testing import assert_close
 
 from eosin.models.language_model import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.theory.expansion import Expansion
+from eosin.theory.expansion import Expansion, curvature
 
 RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
 WIDTH = 6
@@ -70,14 +72,35 @@ def test_nothing_exceeds_the_remainder(name: str, gain: float, radius: float):
     value, jacobian, remainder = (
         torch.cat([getattr(part, field) for part in parts]) for field in ("value", "jacobian", "remainder")
     )
+    length = Expansion.joined(parts).length
     # random directions, and those in which single coordinates move most
     directions = torch.cat([torch.randn(200, len(centre), dtype=torch.float64, generator=generator), jacobian])
     for direction in directions:
-        for length in (radius, 0.5 * radius):
-            e = direction / direction.norm() * length
+        for distance in (radius, 0.5 * radius):
+            e = direction / direction.norm() * distance
             error = step(core, inputs, centre + e) - value - jacobian @ e
             assert (error.abs() <= remainder[:, 0] + 1e-14).all()
-            assert (remainder[:, 0] <= remainder[:, 1]).all()
+            assert error.norm() <= length[0] + 1e-14
+    assert (remainder[:, 0] <= remainder[:, 1]).all()
+    assert length[0] <= length[1]
+    assert length[0] <= remainder[:, 0].norm() * (1 + 1e-6)
+
+
+@given(st.floats(-4, 4), st.floats(0, 3))
+def test_the_curvature_of_tanh_is_its_largest_nearby(value: float, distance: float):
+    nearby = torch.linspace(value - distance, value + distance, 1001, dtype=torch.float64)
+    largest = (2 * nearby.tanh() * (1 - nearby.tanh() ** 2)).abs().max()
+    found = curvature(torch.tensor([value], dtype=torch.float64), torch.tensor([[distance]], dtype=torch.float64))
+    assert float(largest) <= float(found) <= float(largest) * 1.001 + 1e-4
+
+
+def test_the_length_of_a_remainder_is_shorter_than_its_coordinates_allow():
+    """Errors of the first layer do not all push one way in the second."""
+    core = neural("tanh", "softmax", width=64, layers=2, gain=3.0).core
+    centre = torch.randn(128, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.7
+    whole = Expansion.around(centre, torch.tensor([1e-3], dtype=torch.float64))
+    after = Expansion.joined(core.next_memory(torch.zeros(64, dtype=torch.float64), whole.chunk(2)))
+    assert float(after.length) < 0.7 * float(after.remainder.norm())
 
 
 @pytest.mark.parametrize("name", RECURRENT)

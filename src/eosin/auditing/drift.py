@@ -36,8 +36,8 @@ def drift(
     _, state = model.prefill(prefix.expand(SMALLEST_BATCH, -1))
     for step, token in enumerate(tokens.tolist()):
         if step == len(tokens) - turns * period:
-            earlier = dynamics.vectors(state)[0]
+            earlier = dynamics.numbers(state)[0]
         _, state = model.step(torch.full((SMALLEST_BATCH,), token, device=tokens.device), state)
-    by = (dynamics.vectors(state)[0] - earlier) / turns
+    by = (dynamics.numbers(state)[0] - earlier) / turns
     most = int(by.abs().argmax())
     return int((by.abs() > MOVES).sum()), most, float(by[most])

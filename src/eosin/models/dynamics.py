@@ -17,8 +17,11 @@ ROUNDED = 1e-12
 """Part of a square: more than rounding in float64 can take from it."""
 NEARBY = 1e-2
 """How far from a centre rounding is measured: as far as a ball may reach."""
-STEADY_ROWS = 16
-"""Products of this many rows round as those of any larger batch do."""
+LOWER_WEIGHS = 4.0
+"""How much a distance counts in the length of a vector, of the same distance one layer above: what happens below is
+amplified above, and not the other way round, so in this length cycles contract sooner."""
+MEASURED_ROWS = 16
+"""Steps whose rounding is measured; products of so many rows round as those of any larger batch do."""
 
 
 class RecurrentDynamics:
@@ -38,8 +41,9 @@ class RecurrentDynamics:
     def read(self, token: int, state: Any) -> Any:
         """Works on an expansion as on a vector: the parts of the state are slices of it."""
         width = self.core.width
-        parts = tuple(state[i * width : (i + 1) * width] for i in range(self._parts))
-        after = self.exact.next_memory(self.embedding[token].double(), parts)
+        parts = (state[i * width : (i + 1) * width] * (1 / weight) for i, weight in enumerate(self.weights))
+        memory = self.exact.next_memory(self.embedding[token].double(), tuple(parts))
+        after = [part * weight for part, weight in zip(memory, self.weights, strict=True)]
         return type(state).joined(after) if hasattr(type(state), "joined") else torch.cat(after)
 
     def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
@@ -51,13 +55,13 @@ class RecurrentDynamics:
         from this state and from others up to NEARBY away from it.
         """
         dtype, generator = self.embedding.dtype, torch.Generator().manual_seed(0)
-        directions = torch.randn(STEADY_ROWS, len(state), dtype=torch.float64, generator=generator).to(state.device)
-        lengths = torch.linspace(0, NEARBY, STEADY_ROWS, dtype=torch.float64, device=state.device)
-        rows = (state + directions / directions.norm(dim=1, keepdim=True) * lengths[:, None]).to(dtype)
-        inputs = self.embedding[token].repeat(STEADY_ROWS, 1, 1)
-        _, after = self.core(inputs, TensorState(tuple(part.contiguous() for part in rows.chunk(self._parts, dim=1))))
-        exact = torch.stack([self.advance(token, row) for row in rows.double()])
-        return float((torch.cat(after.tensors, dim=1).double() - exact).norm(dim=1).max())
+        directions = torch.randn(MEASURED_ROWS, len(state), dtype=torch.float64, generator=generator).to(state.device)
+        lengths = torch.linspace(0, NEARBY, MEASURED_ROWS, dtype=torch.float64, device=state.device)
+        vectors = state + directions / directions.norm(dim=1, keepdim=True) * lengths[:, None]
+        before = self.memory(vectors, dtype)
+        _, after = self.core(self.embedding[token].repeat(MEASURED_ROWS, 1, 1), before)
+        exact = torch.stack([self.advance(token, row) for row in self.weighted(before)])
+        return float((self.weighted(after) - exact).norm(dim=1).max())
 
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
         """The leads are less what rounding of the logits in the model's own precision can take from them."""
@@ -73,13 +77,32 @@ class RecurrentDynamics:
 
     def vectors(self, state: Any) -> Float64[Tensor, "batch state"]:
         """The rows of the model's state, each as one vector."""
+        return self.weighted(state.first)
+
+    def numbers(self, state: Any) -> Float64[Tensor, "batch state"]:
+        """The same without weights: the numbers of the state as they are."""
         return torch.cat(state.first.tensors, dim=1).double()
 
+    def weighted(self, memory: TensorState) -> Float64[Tensor, "batch state"]:
+        parts = zip(memory.tensors, self.weights, strict=True)
+        return torch.cat([part.double() * weight for part, weight in parts], dim=1)
+
+    def memory(self, vectors: Float64[Tensor, "batch state"], dtype: torch.dtype) -> TensorState:
+        """The core's memory that such vectors are of, as near as it can be in some precision."""
+        parts = zip(vectors.chunk(self._parts, dim=1), self.weights, strict=True)
+        return TensorState(tuple((part / weight).to(dtype).contiguous() for part, weight in parts))
+
     def _top(self, state: Tensor) -> Tensor:
-        """The hidden vector of the last layer."""
+        """The hidden vector of the last layer, which has weight one."""
         width, per_layer = self.core.width, self.core.tensors_per_layer
         start = (self._parts - per_layer) * width
         return state[start : start + width]
+
+    @property
+    def weights(self) -> list[float]:
+        """Of the parts of the state, from the lowest layer on."""
+        above = [len(self.core.layers) - 1 - part // self.core.tensors_per_layer for part in range(self._parts)]
+        return [LOWER_WEIGHS**layers for layers in above]
 
     @property
     def _parts(self) -> int:

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from eosin.theory.expansion import SLACK, Expansion
+from eosin.theory.expansion import SLACK, Expansion, norm_bound
 
 ROUNDING = 1e-6
 """The least error allowed at each step."""
@@ -171,7 +171,7 @@ class Orbit:
             after = dynamics.read(token, Expansion.around(self.centres[-1], self.grid))
             self.centres.append(after.value)
             self.jacobians.append(after.jacobian)
-            self.remainders.append(after.remainder.norm(dim=0) * SLACK)
+            self.remainders.append(after.length)
         self.gap = float((self.centres.pop() - centre).norm()) * SLACK
         here = list(zip(tokens, self.centres, strict=True))
         self.leads = [dynamics.leads(*at) for at in here]
@@ -251,20 +251,3 @@ def products_within(jacobians: Sequence[Tensor]) -> list[list[float]]:
 
 def carried(norms: Sequence[float], errors: Sequence[Tensor]) -> Tensor:
     return torch.stack([norm * error for norm, error in zip(norms, errors, strict=True)]).sum(0) * SLACK
-
-
-def norm_bound(matrix: Float64[Tensor, "n m"]) -> float:
-    """An upper bound on the 2-norm: the eighth root of the sum of the eighth powers of the singular values.
-
-    The products are taken in float32, which is faster, and what that can err is added: with |A|_F the Frobenius norm,
-    an entry of A' A errs by at most n eps times its rows' norms, so the whole by n eps |A|_F^2; and once more likewise.
-    """
-    scale = float(matrix.abs().max())
-    if scale == 0:
-        return 0.0
-    size = scale * float((matrix / scale).norm())
-    scaled = (matrix / size).float()
-    slack = (len(matrix) + matrix.shape[1] + 2) * torch.finfo(torch.float32).eps
-    square = scaled.T @ scaled
-    fourth = float((square @ square).double().norm()) + 4 * slack
-    return size * fourth**0.25 * SLACK
