@@ -38,9 +38,14 @@ GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 LONGEST_PERIOD, LONGEST_TUBE = 24, 64
 SETTLED = 1e-11
 MOST_PERIODS = 400
+STAGES = 4
+"""Of each period, at most."""
 
 Margin = Callable[[Float64[Tensor, "vocab n"]], Float64[Tensor, " n"]]
 """From the least leads of a token to how safely a decoder must choose it: not at all where that is not positive."""
+
+Source = tuple[int, Tensor]
+"""After how many steps something was added to the distance, and how much for each radius."""
 
 
 @runtime_checkable
@@ -202,52 +207,53 @@ class Orbit:
 class Tube:
     """How far from the centres states can get that start within some radii of the first one.
 
-    The derivatives repeat with the period. So an error made within a period is carried to its end by one of a few
-    products, and from there on by the same products that carry the start.
+    The error of each step is carried on by the product of all derivatives after it, which is often far shorter than the
+    product of their lengths. To have fewer products, errors are gathered at the ends of a few stages of each period
+    and carried on from there. The derivatives repeat with the period, and so do the products.
     """
 
     def __init__(self, orbit: Orbit, start: Float64[Tensor, " radii"]):
         self.orbit = orbit
-        self.start = start
         self.radii = start
         self.widest = start.expand(len(orbit.tokens), -1)
         """At each phase, over all periods so far."""
-        self.within = products_within(orbit.jacobians)
-        self.product = torch.eye(len(orbit.centres[0]), dtype=torch.float64, device=start.device)
-        self.from_start = [1.0]
-        """Bounds on |J_t ... J_1|."""
-        self.at_period_ends: list[Tensor] = []
-        """What the errors of each period add up to at its end."""
+        self.steps = 0
+        self.gathered: list[Source] = [(0, start)]
+        self.fresh: list[Source] = []
+        """Errors of the stage that is under way."""
+        whole = torch.eye(len(orbit.centres[0]), dtype=torch.float64, device=start.device)
+        self.products = [whole for _ in orbit.tokens]
+        self.norms: list[list[float]] = [[1.0] for _ in orbit.tokens]
+        """For each phase, bounds on the products of no, one, two, ... derivatives from there on."""
 
     @property
     def contraction(self) -> float:
-        return self.from_start[-1]
+        return self._onward(0, self.steps)
 
     def follow_one_period(self) -> None:
-        period, widest, errors = len(self.orbit.tokens), [], []
-        for phase, jacobian in enumerate(self.orbit.jacobians):
+        period, widest = len(self.orbit.tokens), []
+        stage = -(-period // STAGES)
+        for phase in range(period):
             widest.append(self.radii)
-            errors.append(self.orbit.error(phase, self.radii))
-            self.product = jacobian @ self.product
-            self.from_start.append(norm_bound(self.product))
-            made_here = carried(self.within[phase], errors)
-            earlier = [self.start, *self.at_period_ends]
-            before = carried(self.from_start[::-period][: len(earlier)], earlier)
-            self.radii = (before + made_here) * SLACK
-        self.at_period_ends.append(made_here)
+            error = self.orbit.error(phase, self.radii)
+            self.steps += 1
+            self.fresh.append((self.steps, error))
+            made_here = self._carried(self.fresh)
+            self.radii = (self._carried(self.gathered) + made_here) * SLACK
+            if (phase + 1) % stage == 0 or phase + 1 == period:
+                self.gathered.append((self.steps, made_here))
+                self.fresh = []
         self.widest = self.widest.maximum(torch.stack(widest))
 
+    def _carried(self, sources: Sequence[Source]) -> Float64[Tensor, " radii"]:
+        """What errors that were made after some steps have become by now, at most."""
+        norms = [self._onward(step % len(self.norms), self.steps - step) for step, _ in sources]
+        return torch.stack([norm * error for norm, (_, error) in zip(norms, sources, strict=True)]).sum(0) * SLACK
 
-def products_within(jacobians: Sequence[Tensor]) -> list[list[float]]:
-    """For each phase, bounds on the products that carry the error of each step so far to it; the last is 1."""
-    bounds: list[list[float]] = []
-    products: list[Tensor] = []
-    for jacobian in jacobians:
-        products = [jacobian @ product for product in products]
-        bounds.append([*map(norm_bound, products), 1.0])
-        products.append(torch.eye(len(jacobian), dtype=jacobian.dtype, device=jacobian.device))
-    return bounds
-
-
-def carried(norms: Sequence[float], errors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([norm * error for norm, error in zip(norms, errors, strict=True)]).sum(0) * SLACK
+    def _onward(self, phase: int, steps: int) -> float:
+        """A bound on the product of so many derivatives from a phase on."""
+        norms, jacobians = self.norms[phase], self.orbit.jacobians
+        while len(norms) <= steps:
+            self.products[phase] = jacobians[(phase + len(norms) - 1) % len(jacobians)] @ self.products[phase]
+            norms.append(norm_bound(self.products[phase]))
+        return norms[steps]
