@@ -28,7 +28,10 @@ from eosin.reproduction.exhibits import FOLDER, exhibit_names, load_exhibit
 from eosin.reproduction.pieces import Audit, Examples, Plan, Training, gathered, unique
 from eosin.reproduction.presets import load_preset, preset_names
 from eosin.reproduction.results import PIECES, Results
+from eosin.reproduction.work import Workshop
 from eosin.text.corpus import CONTEXTS
+from eosin.training.loop import Stopped
+from eosin.training.run import corpus_of
 
 PAPER = Path(__file__).parents[2] / "shared" / "seed" / "consistency_paper.tex"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -323,6 +326,14 @@ def test_a_line_that_was_cut_off_is_done_again(done: tuple[Path, Path], tmp_path
     (out / PIECES).write_text(lines[:-20])
     reproduce(chosen, "--out", out)
     assert outcomes(out) == outcomes(finished)
+
+
+def test_a_stop_is_heard_while_a_perplexity_is_measured(done: tuple[Path, Path]):
+    _, out = done
+    shop = Workshop(Results(out), out / "runs", stopping=lambda: True)
+    run = "word-tanh-softmax"
+    with pytest.raises(Stopped):
+        shop.perplexity(shop.model(run), corpus_of(shop.folder(run)), "test", None)
 
 
 def test_an_unfinished_run_appears_as_unfinished(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

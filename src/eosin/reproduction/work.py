@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from eosin.reproduction.pieces import TRACED, Audit, Corpus, Examples, Piece, Tr
 from eosin.reproduction.results import Entry, Results
 from eosin.settings import read_toml
 from eosin.tensor_files import load_tensors
+from eosin.text.batching import Batch
+from eosin.text.corpus import Corpus as TokenizedCorpus
 from eosin.text.sources import SPLITS
 from eosin.text.tokenization import Tokenizer
 from eosin.training.config import merged, read_settings
@@ -86,6 +88,16 @@ class Workshop:
         usual = "cuda" if torch.cuda.is_available() else "cpu"
         model = load(folder).to(chosen_device(usual if self.device == "auto" else self.device))
         return Floor(model, floor) if floor else model
+
+    def perplexity(self, model: LanguageModel, corpus: TokenizedCorpus, split: str, lines: int | None) -> float:
+        """Of a split, or of its first lines."""
+
+        def watched(batches: Iterable[Batch]) -> Iterator[Batch]:
+            for batch in tqdm(batches, desc=f"perplexity on {split}", disable=None, delay=2, leave=False):
+                self.check_stop()
+                yield batch
+
+        return evaluate(model, corpus.splits[split], where(model), watched, lines).perplexity
 
     def check_stop(self) -> None:
         if self.stopping():
@@ -190,8 +202,7 @@ def look_at(folder: Path, piece: Training, shop: Workshop) -> Entry | None:
     if before and before["best_epoch"] == known["best_epoch"] and before["key"] == piece.key:
         return {key: before[key] for key in ("finished", "perplexity", *known, *about(piece))}
     model = shop.model(f"{piece.run}@epoch-{known['best_epoch']}")
-    lines = settings.measured_lines
-    measured = {s: evaluate(model, corpus.splits[s], where(model), count=lines).perplexity for s in settings.measured}
+    measured = {s: shop.perplexity(model, corpus, s, settings.measured_lines) for s in settings.measured}
     return {"finished": False, "perplexity": measured, **known, **about(piece)}
 
 
@@ -227,7 +238,7 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
     if not piece.floor:
         return {}
     lines = settings_of(read_toml(folder / CONFIG)).measured_lines
-    return {"perplexity": {"test": evaluate(model, corpus.splits["test"], where(model), count=lines).perplexity}}
+    return {"perplexity": {"test": shop.perplexity(model, corpus, "test", lines)}}
 
 
 def compacted(records: list[Record]) -> list[Record]:
