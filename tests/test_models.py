@@ -142,6 +142,20 @@ def test_tied_matrices_are_one(core: str):
     assert sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters()) == VOCAB * 16
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_start_as_torch_s_is_that_of_its_layers(tied: bool):
+    """Under the same seed, weights that torch's own layers draw; a tied matrix is an embedding."""
+    model = neural("tanh", "softmax", tied=tied, dtype=torch.float32)
+    torch.manual_seed(3)
+    model.start_as_torch()
+    torch.manual_seed(3)
+    output, embedding = torch.nn.Linear(16, VOCAB), torch.nn.Embedding(VOCAB, 16)
+    assert torch.equal(model.embedding.weight, embedding.weight)
+    assert torch.equal(model.output.weight, embedding.weight if tied else output.weight)
+    assert torch.equal(model.output.bias, output.bias)
+    assert float(model.embedding.weight.detach().std()) == pytest.approx(1, abs=0.2)
+
+
 @pytest.mark.parametrize("core", CORES)
 def test_gradients_reach_every_parameter(core: str):
     model = neural(core, "self-terminating").train()

@@ -147,7 +147,8 @@ def test_the_experiments_are_the_paper_s(tokens: str, core: str, head: str):
     assert {key: settings[key] for key in ("batch", "learning_rate", "clip", "epochs", "patience", "anneal")} == {
         "batch": 32, "learning_rate": 1e-3, "clip": 1.0, "epochs": 100, "patience": 10, "anneal": 0.5
     }  # fmt: skip
-    assert config.training == Training()
+    assert config.training == Training(torch_start=True)
+    assert float(model.build().embedding.weight.detach().std()) == pytest.approx(1, abs=0.1)
 
 
 def test_there_are_no_other_experiments():

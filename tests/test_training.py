@@ -265,6 +265,23 @@ def test_the_rate_is_halved_and_training_ends_when_nothing_gets_better(corpus: C
     assert notes["epoch"] == 5
 
 
+def test_a_falling_rate_is_a_line_to_zero_at_the_last_step(corpus: Corpus, tmp_path: Path, monkeypatch):
+    """And Adam steps at the rate that is told."""
+    used, real = [], torch.optim.Adam.step
+
+    def watched(adam, *arguments):
+        used.append(adam.param_groups[0]["lr"])
+        return real(adam, *arguments)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    settings = {"falling": True, "learning_rate": 0.01, "anneal": 1.0, "epochs": 3, "log_every": 1}
+    train(config(training=settings), corpus, tmp_path / "run")
+    steps = 3 * len(in_order(corpus.train.lengths, 32))
+    assert used == pytest.approx([0.01 * (1 - step / steps) for step in range(steps)])
+    told = [event["rate"] for event in log_of(tmp_path / "run") if event["event"] == "step"]
+    assert told == pytest.approx([*used[1:], 0])
+
+
 def test_the_log_has_every_number(corpus: Corpus, tmp_path: Path):
     train(config(), corpus, tmp_path / "run")
     events = log_of(tmp_path / "run")

@@ -32,6 +32,8 @@ class Architecture:
     core: dict[str, Any]
     head: dict[str, Any]
     output: dict[str, Any]
+    torch_start: bool = False
+    """How fresh weights are drawn, which trained ones know nothing of."""
 
     @classmethod
     def resolve(cls, sections: Table) -> Architecture:
@@ -50,7 +52,10 @@ class Architecture:
             torch.manual_seed(seed)
             core: Any = build_kind(CORES, self.core, "core")
             head: Any = build_kind(HEADS, self.head, "head")
-            return build(partial(NeuralLM, core, head), self.output, "output")
+            model = build(partial(NeuralLM, core, head), self.output, "output")
+            if self.torch_start:
+                model.start_as_torch()
+            return model
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:

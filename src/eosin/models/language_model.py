@@ -53,6 +53,11 @@ class NeuralLM(nn.Module):
         nn.init.uniform_(self.output.weight, -0.1, 0.1)
         nn.init.zeros_(self.output.bias)
 
+    def start_as_torch(self) -> None:
+        """Embedding and output as torch draws them by default: the former, and a tied matrix, from N(0, 1)."""
+        self.output.reset_parameters()
+        self.embedding.reset_parameters()
+
     def initial(self, batch: int) -> PairState:
         return PairState(self.core.initial(batch), self.head.initial(batch, self.output.bias.device))
 

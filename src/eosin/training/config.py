@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,8 +53,12 @@ class Training:
     """Epochs without a better validation perplexity after which training ends."""
     anneal: float = 0.5
     """Factor on the learning rate after every epoch without a better validation perplexity."""
+    falling: bool = False
+    """The rate also falls evenly, step by step, to zero at the end of the last epoch."""
     seed: int = 0
     """Decides the initial weights, the order of the batches and dropout."""
+    torch_start: bool = False
+    """Embedding and output begin as torch's layers do, N(0, 1) where they are tied, and not in U(-0.1, 0.1)."""
     log_every: int = 100
     """Steps between two lines of the log."""
 
@@ -98,7 +102,7 @@ class Config:
 
     def architecture(self, vocab_size: int) -> Architecture:
         output = {**self.model["output"], "vocab_size": vocab_size, "eos_id": EOS_ID}
-        return Architecture.resolve({**self.model, "output": output})
+        return replace(Architecture.resolve({**self.model, "output": output}), torch_start=self.training.torch_start)
 
     def resolved(self, corpus: Corpus) -> dict[str, Table]:
         """All sections with every default written out."""

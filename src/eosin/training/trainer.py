@@ -83,7 +83,13 @@ class Trainer:
     @property
     def rate(self) -> float:
         """Of the next step."""
-        return self.progress.rate
+        return self.progress.rate * (self._left if self.settings.falling else 1)
+
+    @property
+    def _left(self) -> float:
+        """The share of all steps that is still to be taken."""
+        steps_of_epoch = math.ceil(len(self.corpus.train) / self.settings.batch)
+        return 1 - self.progress.step / (steps_of_epoch * self.settings.epochs)
 
     def plan(self) -> Plan:
         """Which sentences make each batch of the present epoch."""
