@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -346,7 +347,7 @@ def test_an_unfinished_run_appears_as_unfinished(tmp_path: Path, capsys: pytest.
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "stopped and saved; the same command goes on" in error
+    assert "stopped; what is finished is saved, and the same command goes on" in error
     capsys.readouterr()
     reproduce(chosen, "--out", out, "--as-is", "--dry-run", "--json")
     listed = json.loads(capsys.readouterr().out)["pieces"]
@@ -356,6 +357,71 @@ def test_an_unfinished_run_appears_as_unfinished(tmp_path: Path, capsys: pytest.
     assert "Unfinished: word-tanh-st-1e-2, after" in table.note
     assert "Not trained yet: word-tanh-st-1e-3, " in table.note
     assert list((out / "records").glob("word-tanh-st-1e-2@epoch-*/test-12-12.jsonl"))
+    assert f"`eosin reproduce {chosen} --as-is`" in (out / "README.md").read_text()
+    page = (out / "report.html").read_text()
+    assert "Nothing has been audited" not in page
+
+
+def test_a_second_look_tells_how_far_a_run_is_now(tmp_path: Path):
+    """Weights that hardly move: the first epoch stays the best."""
+    chosen, out = preset(tmp_path, "table-3-word", epochs=5), tmp_path / "out"
+    chosen.write_text(chosen.read_text().replace("learning_rate = 1e-2", "learning_rate = 1e-30"))
+    out.mkdir()
+    piece = Plan(load_preset(str(chosen)), (load_exhibit("table-3-word", "word"),), (0,)).trainings[0]
+    shop = Workshop(Results(out), out / "runs")
+    log = shop.folder(piece.run) / "log.jsonl"
+
+    def stop_after(epochs: int) -> bool:
+        return log.is_file() and log.read_text().count('"event": "epoch"') >= epochs
+
+    for epochs in (1, 2, 3):
+        with pytest.raises(Stopped):
+            replace(shop, stopping=partial(stop_after, epochs)).do(piece)
+        looked = replace(shop, as_is=True).do(piece)
+        assert (looked["epochs"], looked["best_epoch"]) == (epochs, 1)
+        assert len(looked["valid_perplexities"]) == epochs
+        assert not looked["finished"]
+
+
+def test_an_unfinished_run_of_another_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chosen, out = preset(tmp_path, "table-3-word", epochs=5), tmp_path / "out"
+    out.mkdir()
+    piece = Plan(load_preset(str(chosen)), (load_exhibit("table-3-word", "word"),), (0,)).trainings[0]
+    shop = Workshop(Results(out), out / "runs")
+    weights = shop.folder(piece.run) / "weights.safetensors"
+    with pytest.raises(Stopped):
+        replace(shop, stopping=weights.is_file).do(piece)
+    text = write_lines(tmp_path / "other.txt", list(reversed(real_sentences(300))))
+    elsewhere = ("--out", tmp_path / "other", "--runs", out / "runs", "--as-is")
+    said = refused(capsys, chosen, *elsewhere, "--set", f"data.source={text}")
+    assert "was trained on another text than word-tanh-st-1e-2" in said
+
+
+def test_runs_with_other_weights_than_those_of_the_results_are_refused(
+    done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    chosen, finished = done
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    (out / "records" / "word-tanh-softmax" / "random-12-12.jsonl").unlink()
+    weights = out / "runs" / "word-tanh-softmax" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + bytes(4))
+    assert "has other weights than the word-tanh-softmax" in refused(capsys, chosen, "--out", out)
+    shutil.copy(finished / "runs" / "word-tanh-softmax" / weights.name, weights)
+    reproduce(chosen, "--out", out)
+
+
+def test_a_pair_without_examples_says_why(done: tuple[Path, Path], tmp_path: Path):
+    chosen, finished = done
+    out = tmp_path / "out"
+    shutil.copytree(finished, out, ignore=shutil.ignore_patterns("runs"))
+    view = view_of(chosen, "continuations", out)
+    ended, untold = (view.plan.examples(pair, view.exhibit.shown) for pair in view.exhibit.pairs[:2])
+    view.results.add(ended, {**view.results.entries[ended.name], "contexts": []})
+    del view.results.entries[untold.name]
+    (table,) = tables.KINDS["continuations"](view)
+    assert f"{ended.run}, {ended.decoder}: ended on every context." in table.note
+    assert f"Not finished yet: {untold.name}." in table.note
 
 
 # never twice, and never half
@@ -435,6 +501,10 @@ def test_a_grid_names_the_best_and_trains_no_model_twice(tmp_path: Path):
     assert [row for row in rows if "the paper" in row["chosen by"]] == [
         row for row in rows if row["width"] == "4" and row["tied"] == "False"
     ]
+    view = view_of(chosen, str(tmp_path / "grid.toml"), out)
+    del view.results.entries["training word-tanh-softmax"]
+    (table,) = tables.KINDS["grid"](view)
+    assert {row[-1] for row in table.rows} == {"", "the paper"}  # nobody chooses from a part
 
 
 ENDS_AT_ONCE = """
@@ -504,6 +574,17 @@ def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "bad" in refused(capsys, "quick", "--only", tmp_path / "bad.toml")
     (tmp_path / "odd.toml").write_text('about = "x"\nexhibits = []\nmodels = 3')
     assert "'models' is not a setting" in refused(capsys, tmp_path / "odd.toml")
+    assert "--seeds N instead of" in refused(capsys, "quick", "--set", "training.seed=3")
+    (tmp_path / "two.toml").write_text('kind = "heads"\ntitle = "t"\ndecoders = ["greedy", "ancestral"]')
+    assert "has one decoder, got greedy, ancestral" in refused(
+        capsys, "quick", "--only", tmp_path / "two.toml", "--out", tmp_path / "nothing"
+    )
+    (tmp_path / "a.toml").write_text('base = "b.toml"')
+    (tmp_path / "b.toml").write_text('base = "a.toml"')
+    (tmp_path / "round.toml").write_text(
+        f'kind = "perplexities"\ntitle = "t"\n[[models]]\nlabel = "l"\nmodel = "{tmp_path / "a.toml"}"\n'
+    )
+    assert "goes round in a circle" in refused(capsys, "quick", "--only", tmp_path / "round.toml")
     (tmp_path / "file").write_text("")
     assert "file" in refused(capsys, "quick", "--out", tmp_path / "file" / "out")
     assert "cannot write in /proc/1/nothing" in refused(capsys, "quick", "--out", "/proc/1/nothing")

@@ -545,6 +545,11 @@ def test_old_weights_are_refused(stopped: Path, corpus: Corpus):
     refused(stopped, corpus, "is of epoch 7, but the best was epoch 1")
 
 
+def test_a_precision_that_there_is_not_is_refused(tmp_path: Path, corpus: Corpus):
+    with pytest.raises(BadInput, match="'bf16' is not a precision; did you mean 'bfloat16'"):
+        train(config(), corpus, tmp_path / "run", precision="bf16")
+
+
 def test_another_precision_is_refused(stopped: Path, corpus: Corpus):
     before = contents(stopped)
     with pytest.raises(BadInput, match="was begun in float32 and goes on in it"):

@@ -31,6 +31,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} is not a TOML file: {error}") from error
 
 
+def with_bases(path: Path, above: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
+    """The tables of a settings file and of those it starts from (`base = "other.toml"`), the first of them first."""
+    table = read_toml(path)
+    base = table.pop("base", None)
+    if base is None:
+        return [table]
+    if not isinstance(base, str):
+        raise BadInput(f"base must be the name of a settings file, got {base!r} in {path}")
+    if path.resolve() in above:
+        raise BadInput(f"{path} starts from itself: base goes round in a circle")
+    return [*with_bases(path.parent / base, (*above, path.resolve())), table]
+
+
 def to_toml(sections: Mapping[str, Table]) -> str:
     """Sections of plain values."""
     parts = [

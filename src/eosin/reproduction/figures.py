@@ -96,7 +96,7 @@ def epsilons(view: View, axes: Any) -> bool:
 
 def price(view: View) -> Iterator[tuple[Any, float, float]]:
     """Model, perplexity and ratio, as means across initialisations."""
-    (decoder,) = view.exhibit.decoders
+    decoder = view.only_decoder()
     for shown in view.exhibit.models:
         measured, share = test_perplexities(view, shown), ratio(view.of_decoder(shown, decoder))
         if measured and isinstance(share, tuple) and share[0] is not None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from eosin.files import digest_of_files
-from eosin.reproduction.exhibits import Exhibit, Pair, model_file
+from eosin.reproduction.exhibits import Exhibit, Pair, Shown, model_file
 from eosin.reproduction.presets import Preset
-from eosin.settings import assigned, read_toml
+from eosin.settings import assigned, with_bases
 
 TRACED = 300
 """Steps of an example that are traced at most."""
@@ -241,13 +241,17 @@ class Plan:
     def _audits(self) -> Iterator[Audit]:
         for exhibit in self.exhibits:
             for shown, contexts in itertools.product(exhibit.models, exhibit.contexts):
-                for run in self.runs(shown.model) if exhibit.decoders else ():
-                    yield self.audit(run, exhibit.specifications, contexts, floor=shown.floor)
-                    if exhibit.survival:
-                        yield self.audit(run, exhibit.specifications, contexts, survival=True)
+                yield from self._audits_of(shown, contexts, exhibit)
             for pair in exhibit.pairs:
                 yield self.audit(self.runs(pair.model)[0], [pair.decoder])
                 yield self.audit(self.runs(pair.remedy_model)[0], [pair.remedy_decoder])
+
+
+    def _audits_of(self, shown: Shown, contexts: str, exhibit: Exhibit) -> Iterator[Audit]:
+        for run in self.runs(shown.model) if exhibit.decoders else ():
+            yield self.audit(run, exhibit.specifications, contexts, floor=shown.floor)
+            if exhibit.survival:
+                yield self.audit(run, exhibit.specifications, contexts, survival=True)
 
 
 # settings, read without torch
@@ -255,9 +259,7 @@ class Plan:
 
 def plain_settings(model: str) -> Changes:
     """The sections of a model's file and of those it starts from."""
-    table = read_toml(model_file(model))
-    base = table.pop("base", None)
-    return merged(plain_settings(str(model_file(model).parent / base)), table) if base else table
+    return merged(*with_bases(model_file(model)))
 
 
 def merged(base: Changes, *changes: Changes) -> Changes:

@@ -36,7 +36,7 @@ class Shown:
     @property
     def digest(self) -> str:
         """Of everything that the page and the figures show."""
-        return self.results.digest(self.plan.exhibits, self.plan.seeds)
+        return self.results.digest(self.plan)
 
     def is_drawn(self) -> bool:
         """Whether the page that is there shows all this."""
@@ -74,7 +74,7 @@ def overview(shown: Shown) -> str:
     preset = shown.plan.preset
     parts = [
         f"# The paper's tables, `{preset.name}`",
-        f"{preset.about[0].upper()}{preset.about[1:]}. Made by `{command(shown.plan)}` from the records beside this "
+        f"{preset.about[0].upper()}{preset.about[1:]}. Made by `{command(shown)}` from the records beside this "
         "file; no number was typed. `eosin reproduce --out FOLDER --tables-only` makes the tables anew.",
         *(as_markdown(table) for made in shown.tables.values() for table in made),
         as_markdown(took(shown.results)),
@@ -82,13 +82,16 @@ def overview(shown: Shown) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def command(plan: Plan) -> str:
-    """What makes this."""
+def command(shown: Shown) -> str:
+    """What makes this; if some runs are not trained to the end, it was made of what there was."""
+    plan = shown.plan
+    found = [shown.results.training(piece.run) for piece in plan.trainings]
+    as_is = "" if all(entry and entry["finished"] for entry in found) else " --as-is"
     names = tuple(exhibit.path for exhibit in plan.exhibits)
     only = f" --only {' '.join(names)}" if names != plan.preset.exhibits else ""
     seeds = f" --seeds {len(plan.seeds)}" if len(plan.seeds) != plan.preset.initialisations else ""
     given = "".join(f" --set {shlex.quote(each)}" for each in plan.given)
-    return f"eosin reproduce {plan.preset.path}{only}{seeds}{given}"
+    return f"eosin reproduce {plan.preset.path}{only}{seeds}{given}{as_is}"
 
 
 def took(results: Results) -> Table:
@@ -109,7 +112,7 @@ def took(results: Results) -> Table:
         )
         for entry in results.entries.values()
     )
-    note = "Minutes are of the last process that worked on a piece, and of all of a training; other work may have run."
+    note = "Minutes are of the processes that finished something, and of all of a training; other work may have run."
     return Table(columns, rows, "How long it took", note)
 
 
@@ -130,7 +133,7 @@ def page(shown: Shown) -> Page:
         charts=list(charts(views, records)),
         tables=tables,
         examples=list(examples(views)),
-        made_of=[f"Made by {command(shown.plan)}.", *first],
+        made_of=[f"Made by {command(shown)}.", *first],
         digest=shown.digest,
     )
 
@@ -142,9 +145,12 @@ def unfinished(views: Sequence[View]) -> list[str]:
 
 def baseline_records(shown: Sequence[View]) -> list[Record]:
     """Of the first initialisation of each model whose decoders are compared; without these, of all models."""
-    compared = [view for view in shown if view.exhibit.kind == "ratios"] or shown
+    return first_records([view for view in shown if view.exhibit.kind == "ratios"]) or first_records(shown)
+
+
+def first_records(shown: Sequence[View]) -> list[Record]:
     found = {}
-    for view in compared:
+    for view in shown:
         for model in view.exhibit.models:
             for by_decoder in view.records(model)[:1]:
                 found.update({record.question: record for record in by_decoder.values()})

@@ -15,10 +15,11 @@ from typing import Any
 from eosin.auditing.record import Record
 from eosin.auditing.termination import across_initialisations, lengths
 from eosin.causes import Cause
+from eosin.errors import BadInput
 from eosin.report.audits import percent, percent_interval, ratio_of
 from eosin.report.tables import Column, Table, Value, one_decimal, two_decimals, whole
 from eosin.reproduction.exhibits import Exhibit, Shown, at_temperature
-from eosin.reproduction.pieces import Plan
+from eosin.reproduction.pieces import Examples, Plan
 from eosin.reproduction.results import Entry, Results
 
 ROUNDING = 0.005
@@ -64,6 +65,12 @@ class View:
         open_ones = [audit.name for audit in audits if not set(audit.decoders) <= self.results.records(audit).keys()]
         if open_ones:
             yield f"Not finished yet: {listed(open_ones)}."
+
+    def only_decoder(self) -> str:
+        if len(self.exhibit.decoders) != 1:
+            asked = ", ".join(self.exhibit.decoders) or "none"
+            raise BadInput(f"{self.exhibit.name}: an exhibit of kind {self.exhibit.kind!r} has one decoder, got {asked}")
+        return self.exhibit.decoders[0]
 
     def at_limit(self) -> str:
         """The limit and the number of contexts, as they were."""
@@ -162,7 +169,7 @@ def ratios(view: View) -> list[Table]:
 
 def heads(view: View) -> list[Table]:
     """Output heads: the ratio of greedy decoding and the perplexity."""
-    (decoder,) = view.exhibit.decoders
+    decoder = view.only_decoder()
     columns = (
         Column("model", left=True),
         Column("head", left=True),
@@ -263,7 +270,8 @@ def grid(view: View) -> list[Table]:
     for shown in view.exhibit.models:
         tried = [(values, grid_entries(view, shown.model, values)) for values in view.exhibit.combinations]
         means = [mean_valid(entries) for _, entries in tried]
-        best = min((mean for mean in means if mean is not None), default=None)
+        all_finished = all(entries and all(entry["finished"] for entry in entries) for _, entries in tried)
+        best = min(mean for mean in means if mean is not None) if all_finished else None
         for (values, entries), mean in zip(tried, means, strict=True):
             by = ["us"] * (mean is not None and mean == best) + ["the paper"] * (values == shown.paper)
             measured = ours([e["perplexity"]["valid"] for e in entries], None, None)
@@ -301,7 +309,7 @@ def by_lengths(view: View) -> list[Table]:
 
 def length_distributions(view: View) -> list[tuple[str, float, dict[int, int]]]:
     """Label, share that did not end in percent, and how many ended at each length; the data first."""
-    (decoder,) = view.exhibit.decoders
+    decoder = view.only_decoder()
     corpus = corpus_entry(view, view.exhibit.models[0].model)
     data = [("the data", 0.0, dict(map(tuple, corpus["lengths"]["test"])))] if corpus else []
     found = [(shown.label, view.of_decoder(shown, decoder)) for shown in view.exhibit.models]
@@ -388,12 +396,24 @@ def continuations(view: View) -> list[Table]:
         Column("decoder", left=True),
         Column("completion", left=True),
     )
+    pieces = [view.plan.examples(pair, view.exhibit.shown) for pair in view.exhibit.pairs]
     rows: list[tuple[Value, ...]] = []
-    for pair in view.exhibit.pairs:
-        found = view.results.examples(view.plan.examples(pair, view.exhibit.shown))
+    for piece in pieces:
+        found = view.results.examples(piece)
         found.sort(key=lambda each: each["context"])  # a baseline and its remedy side by side
         rows += [(each["context"], each["prefix"], each["run"], each["decoder"], beginning(each)) for each in found]
-    return [view.table(columns, rows)]
+    return [view.table(columns, rows, *without_examples(view, pieces))]
+
+
+def without_examples(view: View, pieces: Sequence[Examples]) -> Iterator[str]:
+    """Why a pair has no rows, where its runs are there."""
+    for piece in pieces:
+        entry = view.results.entry(view.results.as_it_stands(piece))
+        trained = all(view.results.training(run) for run in piece.looks_at)
+        if entry and not entry["contexts"]:
+            yield f"{piece.run}, {piece.decoder}: ended on every context."
+        elif trained and not entry:
+            yield f"Not finished yet: {piece.name}."
 
 
 def beginning(example: Entry) -> str:

@@ -23,7 +23,7 @@ from eosin.decoding.decode import device_of
 from eosin.decoding.floor import Floor
 from eosin.decoding.trace import Trace, trace
 from eosin.errors import BadInput
-from eosin.files import write_text
+from eosin.files import digest_of_files, write_text
 from eosin.interfaces import Completion, Decoder, LanguageModel
 from eosin.loading import load, settings_of
 from eosin.models.checkpoint import CONFIG, WEIGHTS
@@ -85,9 +85,21 @@ class Workshop:
         folder, epoch = self.folder(run), run.partition("@epoch-")[2]
         if epoch and best_epoch(folder) != int(epoch):
             raise BadInput(f"{folder} has been trained on since epoch {epoch}; the same command looks at it anew")
+        self._check_weights(run)
         usual = "cuda" if torch.cuda.is_available() else "cpu"
         model = load(folder).to(chosen_device(usual if self.device == "auto" else self.device))
         return Floor(model, floor) if floor else model
+
+    def _check_weights(self, run: str) -> None:
+        """They must be those that the results are of."""
+        name, folder = run.partition("@")[0], self.folder(run)
+        entry = self.results.training(name)
+        known = entry.get("weights") if entry and self.results.standing(name) == run else None
+        if known not in (None, digest_of_files([folder / WEIGHTS])):
+            raise BadInput(
+                f"{folder} has other weights than the {name} that {self.results.folder} has results of; "
+                "name the folder of that run (--runs), or another for the results (--out)"
+            )
 
     def perplexity(self, model: LanguageModel, corpus: TokenizedCorpus, split: str, lines: int | None) -> float:
         """Of a split, or of its first lines."""
@@ -182,6 +194,7 @@ def progress_of(folder: Path) -> Entry:
     log = [json.loads(line) for line in lines_of(folder / LOG, "events")]
     epochs = [event for event in log if event["event"] == "epoch"]
     return {
+        "weights": digest_of_files([folder / WEIGHTS]),
         "best_epoch": best_epoch(folder),
         "epochs": len(epochs),
         "valid_perplexities": [event["valid_perplexity"] for event in epochs],
@@ -197,10 +210,12 @@ def look_at(folder: Path, piece: Training, shop: Workshop) -> Entry | None:
         return None
     corpus, settings = corpus_of(folder), configured(piece.model, piece.changes, piece.seed)
     check_same(folder, settings.resolved(corpus))
+    if corpus.digest != settings.corpus(shop.runs).digest:
+        raise BadInput(f"{folder} was trained on another text than {piece.model} is; name other runs (--runs)")
     known = progress_of(folder)
     before = shop.results.training(piece.run)
     if before and before["best_epoch"] == known["best_epoch"] and before["key"] == piece.key:
-        return {key: before[key] for key in ("finished", "perplexity", *known, *about(piece))}
+        return {"finished": False, "perplexity": before["perplexity"], **known, **about(piece)}
     model = shop.model(f"{piece.run}@epoch-{known['best_epoch']}")
     measured = {s: shop.perplexity(model, corpus, s, settings.measured_lines) for s in settings.measured}
     return {"finished": False, "perplexity": measured, **known, **about(piece)}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from eosin.errors import BadInput
 from eosin.models.checkpoint import Architecture
 from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES
-from eosin.settings import Table, assigned, build, check_known, parameters, read_toml
+from eosin.settings import Table, assigned, build, check_known, parameters, with_bases
 from eosin.text.corpus import Corpus, Recipe
 from eosin.text.preparation import open_corpus
 from eosin.text.sources import SPLITS
@@ -34,7 +35,6 @@ from eosin.training.trainer import Trainer
 SECTIONS = ("data", "core", "head", "output", "training")
 USUAL_EPOCHS = 20
 """A training with early stopping is taken to last so many epochs, where it may."""
-GATES = {"lstm": 4, "gru": 3}
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,11 @@ class Config:
 
     def weights(self, words: int) -> float:
         """About how many a token is multiplied with, in a text of so many different words."""
-        core = self.model["core"]
-        width, layers = core.get("width", 256), core.get("layers", 2)
         vocab = self.data.vocab_size or (PAPER_BPE if self.data.tokenization == "bpe" else words)
-        return float(width * vocab + 2 * layers * GATES.get(core.get("kind", ""), 1) * width * width)
+        with torch.device("meta"):
+            model = self.architecture(vocab).build()
+        looked_up, multiplied = model.embedding.weight, model.output.weight  # one matrix, where they are tied
+        return float(sum(p.numel() for p in model.parameters() if p is multiplied or p is not looked_up))
 
     def tokens_read(self, there: dict[str, int]) -> float:
         """Forward and twice as much backward, and the perplexity of train at the end."""
@@ -157,17 +158,9 @@ class Config:
         return {"data": asdict(self.data), **self.model, "training": asdict(self.training)}
 
 
-def read_settings(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
     """The sections of a settings file and of those it starts from."""
-    table = read_toml(path)
-    base = table.pop("base", None)
-    if base is None:
-        return table
-    if not isinstance(base, str):
-        raise BadInput(f"base must be the name of a settings file, got {base!r} in {path}")
-    if path.resolve() in above:
-        raise BadInput(f"{path} starts from itself: base goes round in a circle")
-    return merged(read_settings(path.parent / base, (*above, path.resolve())), table)
+    return reduce(merged, with_bases(path))
 
 
 def merged(base: Table, change: Table) -> dict[str, Any]:

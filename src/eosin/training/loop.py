@@ -16,7 +16,7 @@ from tqdm import tqdm
 from eosin.auditing.quality import Likelihood
 from eosin.errors import BadInput
 from eosin.models.checkpoint import restored, save_weights
-from eosin.settings import Table
+from eosin.settings import Table, check_known
 from eosin.text.batching import Batch
 from eosin.text.corpus import Corpus
 from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
@@ -228,6 +228,7 @@ def chosen_device(name: str) -> torch.device:
 
 def chosen_precision(asked: str, device: torch.device, before: str | None) -> str:
     """The precision that was asked for; `auto` is that of the run so far, or mixed precision on CUDA."""
+    check_known(asked, ("auto", *PRECISIONS), "a precision")
     if before is not None and asked not in ("auto", before):
         raise BadInput(f"the run was begun in {before} and goes on in it, not in {asked}; train in a new directory")
     if asked == "float16" and device.type == "cpu":

@@ -20,12 +20,12 @@ from eosin.reproduction.pieces import Audit, Plan
 from eosin.reproduction.presets import load_preset, preset_names
 from eosin.reproduction.rendering import OVERVIEW, PAGE, PLAN, Shown
 from eosin.reproduction.results import Entry, Results, locked
-from eosin.settings import read_toml, section
+from eosin.settings import assigned, read_toml, section
 
 if TYPE_CHECKING:
     from eosin.reproduction.work import Workshop
 
-DESCRIPTION = """PRESET is quick (minutes), small (the paper's sizes, one initialisation: hours on a CPU), paper (ten
+DESCRIPTION = """PRESET is quick (minutes), small (the paper's data and sizes, six epochs: hours on a CPU), paper (ten
 initialisations: days on a GPU), gpt2 (the paper's fine-tuning of GPT-2: days on a GPU) or smollm2 (the same in small:
 hours on a CPU). What is missing is trained and audited; what is finished is never done again, and the same command goes
 on after a kill. Tables, figures and a page (report.html) are in the folder --out.
@@ -96,11 +96,10 @@ def run(options: argparse.Namespace) -> None:
 
 def made(plan: Plan, results: Results, options: argparse.Namespace) -> Shown:
     """Do what is missing, and show it. torch is not needed to see that nothing is."""
+    shown = Shown(plan, results)
     missing = any(results.entry(results.as_it_stands(piece)) is None for piece in plan.pieces)
-    if not missing:
-        shown = Shown(plan, results)
-        if shown.is_drawn():
-            return shown
+    if not missing and shown.is_drawn():
+        return shown
     check_extras()
     with locked(results.folder):
         if missing:
@@ -124,6 +123,8 @@ def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
     exhibits = tuple(load_exhibit(each, preset.tokenization) for each in names)
     seeds = options.seeds or before.get("seeds") or preset.initialisations
     given = tuple(options.set or before.get("set", ()))
+    if any("seed" in assigned(each).get("training", {}) for each in given):
+        raise BadInput("a reproduction has initialisations 0 to N - 1: say --seeds N instead of --set training.seed")
     return Plan(preset, exhibits, tuple(range(seeds)), given), options.out or Path("reproduction") / preset.name
 
 
@@ -170,7 +171,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def workshop(results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Workshop]:
-    """A signal to end is heard after the step of training or the completion that is under way, and all is saved."""
+    """A signal to end is heard after the step of training or the completion that is under way."""
     from eosin.reproduction.work import Workshop
     from eosin.training.loop import Stopped, using_threads
 
@@ -188,7 +189,7 @@ def workshop(results: Results, runs: Path, options: argparse.Namespace) -> Itera
                 as_is=options.as_is,
             )
     except Stopped:
-        sys.stderr.write("eosin reproduce: stopped and saved; the same command goes on\n")
+        sys.stderr.write("eosin reproduce: stopped; what is finished is saved, and the same command goes on\n")
         sys.exit(128 + requested[0])
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -241,7 +242,7 @@ def summary(shown: Shown) -> dict[str, Any]:
 
 
 def check_baselines(plan: Plan, results: Results) -> None:
-    """A reproduction in which every baseline ends has reproduced nothing."""
+    """A reproduction in which a baseline always ends has not reproduced it."""
     audited = {piece.run for piece in plan.pieces if isinstance(piece, Audit) and "greedy" in piece.decoders}
     for model in plan.preset.baselines:
         found = [results.records(plan.audit(run, ())) for run in plan.runs(model) if run in audited]
