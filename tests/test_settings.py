@@ -74,6 +74,7 @@ def test_a_resolved_config_resolves_to_itself():
         ({"training": {"batch": 0}}, "[training] batch must be at least 1, got 0"),
         ({"training": {"learning_rate": -1e-3}}, "[training] learning_rate must be positive and finite, got -0.001"),
         ({"training": {"anneal": 2}}, "[training] anneal must be at most 1"),
+        ({"training": {"warmup": -1}}, "[training] warmup must be at least 0"),
         ({"core": {"kind": "lstm", "width": 10**12}}, "[core] width must lie between 1 and 65536"),
         ({"data": {"context": 10**12}}, "[data] context must lie between 1 and 10000"),
         ({"training": {"learning_rate": float("inf")}}, "must be positive and finite, got inf"),

@@ -265,21 +265,38 @@ def test_the_rate_is_halved_and_training_ends_when_nothing_gets_better(corpus: C
     assert notes["epoch"] == 5
 
 
-def test_a_falling_rate_is_a_line_to_zero_at_the_last_step(corpus: Corpus, tmp_path: Path, monkeypatch):
-    """And Adam steps at the rate that is told."""
-    used, real = [], torch.optim.Adam.step
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The rates at which Adam steps."""
+    rates, real = [], torch.optim.Adam.step
 
     def watched(adam, *arguments):
-        used.append(adam.param_groups[0]["lr"])
+        rates.append(adam.param_groups[0]["lr"])
         return real(adam, *arguments)
 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    return rates
+
+
+def test_a_falling_rate_is_a_line_to_zero_at_the_last_step(corpus: Corpus, tmp_path: Path, used: list[float]):
+    """And Adam steps at the rate that is told."""
     settings = {"falling": True, "learning_rate": 0.01, "anneal": 1.0, "epochs": 3, "log_every": 1}
     train(config(training=settings), corpus, tmp_path / "run")
     steps = 3 * len(in_order(corpus.train.lengths, 32))
     assert used == pytest.approx([0.01 * (1 - step / steps) for step in range(steps)])
     told = [event["rate"] for event in log_of(tmp_path / "run") if event["event"] == "step"]
     assert told == pytest.approx([*used[1:], 0])
+
+
+@pytest.mark.parametrize("falling", [False, True])
+def test_a_rate_rises_in_a_line_to_its_full_height(falling: bool, corpus: Corpus, tmp_path: Path, used: list[float]):
+    settings = {"warmup": 4, "falling": falling, "learning_rate": 0.01, "anneal": 1.0, "epochs": 3}
+    train(config(training=settings), corpus, tmp_path / "run")
+    steps = 3 * len(in_order(corpus.train.lengths, 32))
+    full = [0.01 * (1 - step / steps if falling else 1) for step in range(steps)]
+    assert steps > 6
+    assert used[:4] == pytest.approx([rate * share for rate, share in zip(full, (0.25, 0.5, 0.75, 1), strict=False)])
+    assert used[4:] == pytest.approx(full[4:])
 
 
 def test_the_log_has_every_number(corpus: Corpus, tmp_path: Path):

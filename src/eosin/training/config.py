@@ -55,6 +55,8 @@ class Training:
     """Factor on the learning rate after every epoch without a better validation perplexity."""
     falling: bool = False
     """The rate also falls evenly, step by step, to zero at the end of the last epoch."""
+    warmup: int = 0
+    """Steps over which the rate rises to its full height, evenly."""
     seed: int = 0
     """Decides the initial weights, the order of the batches and dropout."""
     torch_start: bool = False
@@ -66,6 +68,8 @@ class Training:
         for name in ("batch", "epochs", "patience", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.warmup < 0:
+            raise ValueError(f"warmup must be at least 0, got {self.warmup}")
         for name in ("learning_rate", "clip", "anneal"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")

@@ -83,7 +83,12 @@ class Trainer:
     @property
     def rate(self) -> float:
         """Of the next step."""
-        return self.progress.rate * (self._left if self.settings.falling else 1)
+        return self.progress.rate * (self._left if self.settings.falling else 1) * self._warmth
+
+    @property
+    def _warmth(self) -> float:
+        """The share of its full height that a rising rate has reached."""
+        return min(1.0, (self.progress.step + 1) / max(1, self.settings.warmup))
 
     @property
     def _left(self) -> float:
