@@ -246,7 +246,6 @@ class Plan:
                 yield self.audit(self.runs(pair.model)[0], [pair.decoder])
                 yield self.audit(self.runs(pair.remedy_model)[0], [pair.remedy_decoder])
 
-
     def _audits_of(self, shown: Shown, contexts: str, exhibit: Exhibit) -> Iterator[Audit]:
         for run in self.runs(shown.model) if exhibit.decoders else ():
             yield self.audit(run, exhibit.specifications, contexts, floor=shown.floor)

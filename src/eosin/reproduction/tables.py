@@ -69,7 +69,9 @@ class View:
     def only_decoder(self) -> str:
         if len(self.exhibit.decoders) != 1:
             asked = ", ".join(self.exhibit.decoders) or "none"
-            raise BadInput(f"{self.exhibit.name}: an exhibit of kind {self.exhibit.kind!r} has one decoder, got {asked}")
+            raise BadInput(
+                f"{self.exhibit.name}: an exhibit of kind {self.exhibit.kind!r} has one decoder, got {asked}"
+            )
         return self.exhibit.decoders[0]
 
     def at_limit(self) -> str:
