@@ -33,6 +33,7 @@ from eosin.report.comparison import paired
 from eosin.report.initialisations import across_models, common_name
 from eosin.report.reading import Filed, load_records
 from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, as_text, printable
+from eosin.report.verdict import verdict
 from eosin.theory.constructions import Coin, Loop
 
 L = 30
@@ -560,6 +561,7 @@ BAD = {
     "a limit of nothing": (["RUNS", "--at", "0"], "must be whole numbers from 1"),
     "another format": (["RUNS", "--format", "word"], "invalid choice: 'word'"),
     "out into a file": (["RUNS", "--out", "settings.toml/x"], "cannot write settings.toml/x: Not a directory"),
+    "a table on a page": (["RUNS", "--html", "x.html", "--at", "5"], "say --at without it"),
     "out onto a folder": (["RUNS", "--out", "empty"], "cannot write empty: Is a directory"),
     "out onto records": (["other.jsonl", "--out", "other.jsonl"], "is a file of records, which would be lost"),
     "a width of nothing": (["--half-width", "0.1"], "--half-width belongs to --contexts-for"),
@@ -587,6 +589,25 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert says in line
     assert said.out == ""
     assert Path("other.jsonl").read_bytes() == before
+
+
+def test_the_verdict_is_of_what_was_counted():
+    ended, left = [(3, "eos")] * 9, [(3, "eos")] * 8 + [(40, "limit")]
+    said = [sentence.text for sentence in verdict([record(ended, decoder=name) for name in ("greedy", "beam:2")])]
+    assert said[0].startswith("It stopped on every context")
+    bad = [
+        record(left, decoder="greedy"),
+        record(left, decoder="consistent-a:1"),
+        record(ended, decoder="consistent-b:1"),
+    ]
+    worst, good, late = (sentence.text for sentence in verdict(bad))
+    assert "11.11% of 9 contexts" in worst
+    assert good.endswith("every context: consistent-b:1.")
+    assert late.endswith("at the limit: consistent-a:1.")
+    assert [s.text for s in verdict([record(ended, estimator="survival")])] == [
+        "Survival was estimated, and no ending counted."
+    ]
+    assert [s.text for s in verdict([])] == ["Nothing has been audited yet."]
 
 
 WITHOUT_TORCH = """

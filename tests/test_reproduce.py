@@ -23,14 +23,28 @@ from texts import real_sentences, write_lines
 from eosin.auditing.record import read_records
 from eosin.cli import main
 from eosin.decoding.spec import parse_decoder
+from eosin.decoding.trace import trace
 from eosin.errors import BadInput
 from eosin.reproduction import figures, tables
 from eosin.reproduction.exhibits import FOLDER, exhibit_names, load_exhibit
-from eosin.reproduction.pieces import Audit, Examples, Plan, Training, gathered, unique
+from eosin.reproduction.pieces import (
+    TRACED,
+    Audit,
+    Examples,
+    Plan,
+    Training,
+    digest_of_settings,
+    digest_of_text,
+    gathered,
+    unique,
+)
 from eosin.reproduction.presets import load_preset, preset_names
+from eosin.reproduction.rendering import write_plan
 from eosin.reproduction.results import PIECES, Results
-from eosin.reproduction.work import Workshop
-from eosin.text.corpus import CONTEXTS
+from eosin.reproduction.work import Workshop, in_words, threads_before
+from eosin.text.sources import CONTEXTS
+from eosin.text.tokenization import Tokenizer
+from eosin.theory.constructions import Loop, Script
 from eosin.training.loop import Stopped
 from eosin.training.run import corpus_of
 
@@ -151,6 +165,26 @@ def test_a_plan_has_every_piece_once_and_in_order(name: str):
         if isinstance(piece, Examples):
             assert {piece.run, piece.remedy_run} <= trained
     assert set(chosen.baselines) <= {piece.model for piece in pieces if isinstance(piece, Training)}
+
+
+def test_a_search_for_settings_is_of_one_initialisation():
+    """The paper searched first, and then trained what it had chosen ten times."""
+    whole = load_preset("paper")
+    searches = [load_exhibit(name) for name in whole.exhibits if load_exhibit(name).sweep]
+    assert len(searches) == 2
+    plan = Plan(whole, tuple(searches), tuple(range(whole.initialisations)))
+    assert len(plan.trainings) == 72
+    assert {piece.seed for piece in plan.trainings} == {0}
+
+
+@pytest.mark.parametrize("length", [1, 40, 41, 300])
+@pytest.mark.parametrize("cause", ["eos", "limit", "looping"])
+def test_a_completion_that_ends_is_shown_with_its_end(cause: str, length: int):
+    words = [f" {number}" for number in range(length - 1)] + [" <eos>" if cause == "eos" else " more"]
+    shown = tables.beginning({"steps": [[word] for word in words], "cause": cause})
+    assert shown.endswith("...") == (cause != "eos" and length > 40)
+    assert ("<eos>" in shown) == (cause == "eos")
+    assert (f"({length} tokens)" in shown) == (cause == "eos" and length > 40)
 
 
 def test_audits_that_share_a_file_are_one_with_all_decoders():
@@ -462,6 +496,63 @@ def test_an_audit_that_is_not_through_is_not_shown(done: tuple[Path, Path], tmp_
     assert "Not finished yet: audit word-tanh-softmax test-12-12." in table.note
 
 
+def test_a_plan_is_there_from_the_beginning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A reproduction that was stopped goes on without being told again of what it is."""
+    chosen, out = preset(tmp_path, "table-3-word"), tmp_path / "out"
+    begun = Plan(load_preset(str(chosen)), (load_exhibit("table-3-word"),), (0,))
+    reproduce("quick", "--out", out, "--only", "statistics", "--set", f"data.source={tmp_path / 'text.txt'}")
+    (out / "plan.toml").unlink()
+    assert "no plan.toml that says of what preset" in refused(capsys, "--out", out)
+    write_plan(begun, out)
+    reproduce("--out", out, "--dry-run")
+    assert "training word-tanh-softmax" in capsys.readouterr().out
+
+
+def test_a_text_of_one_s_own_decides_what_comes_out(tmp_path: Path):
+    def digest(**data: Path) -> str:
+        digest_of_text.cache_clear()
+        return digest_of_settings("word-tanh-softmax", {"data": {key: str(path) for key, path in data.items()}})
+
+    names = ("train", "valid", "test")
+    files = {name: write_lines(tmp_path / f"{name}.txt", real_sentences(20)) for name in names}
+    named = {"source": files["train"], "valid": files["valid"], "test": files["test"]}
+    before, in_folder = digest(**named), digest(source=tmp_path)
+    assert (digest(**named), digest(source=tmp_path)) == (before, in_folder)
+    for path in files.values():
+        path.write_text(path.read_text() + "one more sentence of ours .\n")
+        assert digest(**named) != before
+        assert digest(source=tmp_path) != in_folder
+        before, in_folder = digest(**named), digest(source=tmp_path)
+    assert digest(source=tmp_path / "not there")
+
+
+def test_figures_that_are_gone_are_drawn_again(done: tuple[Path, Path], tmp_path: Path):
+    chosen, finished = done
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    gone = out / "figures" / "lengths.svg"
+    drawn = gone.read_bytes()
+    gone.unlink()
+    reproduce(chosen, "--out", out)
+    assert gone.read_bytes() == drawn
+
+
+def test_an_audit_goes_on_with_as_many_threads_as_it_was_begun_with(done: tuple[Path, Path], tmp_path: Path):
+    _, out = done
+    path = out / "records" / "word-tanh-softmax" / "test-12-12.jsonl"
+    first, *_ = read_records(path)
+    assert threads_before(path) == first.signature["threads"]
+    assert threads_before(tmp_path / "none.jsonl") is None
+
+
+def test_a_remedy_is_traced_to_its_end_and_a_loop_to_its_limit(done: tuple[Path, Path]):
+    words, long = Tokenizer.load(done[1] / "runs" / "word-tanh-softmax"), [1, 2] * TRACED
+    ended = in_words(trace(Script([[*long, 0]], vocab_size=3), [1], "greedy", max_steps=1500), words)
+    assert (len(ended["steps"]), ended["cause"], ended["loop"]) == (len(long) + 1, "eos", None)
+    left = in_words(trace(Loop(3), [1], "greedy", max_steps=TRACED + 50), words)
+    assert (len(left["steps"]), left["cause"], left["loop"]) == (TRACED, "looping", {"onset": 1, "period": 3})
+
+
 def test_the_page_is_made_anew_when_it_has_to_show_something_else(tmp_path: Path):
     chosen, out = preset(tmp_path, "table-3-word", "perplexities-word"), tmp_path / "out"
     reproduce(chosen, "--out", out, "--only", "table-3-word")
@@ -574,6 +665,10 @@ def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "bad" in refused(capsys, "quick", "--only", tmp_path / "bad.toml")
     (tmp_path / "odd.toml").write_text('about = "x"\nexhibits = []\nmodels = 3')
     assert "'models' is not a setting" in refused(capsys, tmp_path / "odd.toml")
+    (tmp_path / "statistics.toml").write_text('kind = "statistics"\ntitle = "t"')
+    assert "two exhibits are called statistics" in refused(
+        capsys, "quick", "--only", "statistics", tmp_path / "statistics.toml", "--out", tmp_path / "nothing"
+    )
     assert "--seeds N instead of" in refused(capsys, "quick", "--set", "training.seed=3")
     (tmp_path / "two.toml").write_text('kind = "heads"\ntitle = "t"\ndecoders = ["greedy", "ancestral"]')
     assert "has one decoder, got greedy, ancestral" in refused(
@@ -588,6 +683,70 @@ def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "file").write_text("")
     assert "file" in refused(capsys, "quick", "--out", tmp_path / "file" / "out")
     assert "cannot write in /proc/1/nothing" in refused(capsys, "quick", "--out", "/proc/1/nothing")
+
+
+OWN = """
+kind = "{kind}"
+title = "mine"
+{more}
+[[models]]
+label = "l"
+model = "word-tanh-softmax"
+{model}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "model", "said"),
+    [
+        ("ratios", 'decoders = ["greeedy"]', "", "did you mean greedy?"),
+        ("ratios", 'decoders = ["greedy"]\ncontexts = ["tset"]', "", "did you mean 'test'?"),
+        ("temperature", 'decoders = ["greedy"]\ntemperatures = [0.5]', "", "greedy"),
+        ("temperature", 'decoders = ["ancestral"]\ntemperatures = [0]', "", "must be positive"),
+        ("heads", 'decoders = ["greedy"]', "floor = 2", "floor must be 0"),
+        ("heads", 'decoders = ["greedy"]', "paper = { ratio = 3 }", "[mean] or [mean, deviation]"),
+        ("perplexities", "", 'paper = { train = ["a"] }', "[mean] or [mean, deviation]"),
+        ("statistics", "", 'paper = { train = "many" }', "are numbers"),
+        (
+            "limits",
+            'decoders = ["greedy"]\nlimits = ["a"]',
+            "",
+            "limits must be a list, each entry of it a whole number",
+        ),
+        ("grid", "sweep = { width = [1] }", "", "section.key"),
+        ("grid", 'sweep = { "core.width" = 8 }', "", "sweep must be a table, each entry of it a list"),
+        ("ratios", "decoders = [3]", "", "decoders must be a list, each entry of it a string"),
+    ],
+)
+def test_mistakes_in_an_exhibit_are_told_before_anything_is_trained(
+    kind: str, more: str, model: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    own = tmp_path / "own.toml"
+    own.write_text(OWN.format(kind=kind, more=more, model=model))
+    assert said in refused(capsys, preset(tmp_path, own), "--out", tmp_path / "out")
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("exhibits = [3]", "exhibits must be a list, each entry of it a string"),
+        ("exhibits = []\n[changes]\ncore = 3", "changes must be a table"),
+        ('exhibits = []\n[matching]\n"*" = 3', "matching must be a table"),
+        ("exhibits = []\ncontexts = -1", "contexts at least 0"),
+    ],
+)
+def test_mistakes_in_a_preset_are_one_line(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "own.toml").write_text(f'about = "x"\n{line}\n')
+    assert said in refused(capsys, tmp_path / "own.toml", "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "line", ["seeds = true", 'seeds = "x"', "exhibits = 3", "exhibits = [3]", "preset = 3", "set = 3"]
+)
+def test_a_damaged_plan_is_one_line(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "plan.toml").write_text(f"[plan]\n{line}\n")
+    assert "plan" in refused(capsys, "--out", tmp_path, "--dry-run")
 
 
 def test_a_missing_extra_is_named_before_anything_is_trained(

@@ -82,6 +82,11 @@ def section(table: Table, name: str, path: Path) -> dict[str, Any]:
     return found
 
 
+def with_tuples(table: Table) -> dict[str, Any]:
+    """Lists as tuples, for what is never changed."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
 def parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found = inspect.signature(make).parameters
     return {name: it for name, it in found.items() if it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)}
@@ -142,15 +147,26 @@ def _types(make: Any) -> dict[str, Any]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
+    if kind is Any:
+        return True
+    members = typing.get_args(kind)
     if isinstance(kind, types.UnionType):
-        return any(_fits(value, member) for member in typing.get_args(kind))
+        return any(_fits(value, member) for member in members)
     kind = typing.get_origin(kind) or kind
+    if kind is dict and members:
+        return isinstance(value, dict) and all(_fits(each, members[1]) for each in value.values())
+    if kind in (tuple, list) and members:
+        return isinstance(value, kind) and all(_fits(each, members[0]) for each in value)
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _described(kind: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-    members = typing.get_args(kind) or (kind,)
-    return " or ".join(names.get(member, str(member)) for member in members)
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", Any: "a value"}
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin is dict:
+        return f"a table, each entry of it {_described(members[1])}"
+    if origin in (tuple, list):
+        return f"a list, each entry of it {_described(members[0])}"
+    return " or ".join(names.get(member, str(member)) for member in members or (kind,))

@@ -113,7 +113,7 @@ def length_chart(distributions: Sequence[tuple[str, float, Mapping[int, int]]]) 
     return Chart("Lengths", traces, layout)
 
 
-def price_chart(points: Sequence[tuple[str, str, float, float]]) -> Chart:
+def price_chart(title: str, decoder: str, points: Sequence[tuple[str, str, float, float]]) -> Chart:
     """What a remedy does and costs. Label, head, perplexity, ratio in percent."""
     traces: list[dict[str, Any]] = []
     for number, label in enumerate(dict.fromkeys(name for name, *_ in points)):
@@ -128,8 +128,13 @@ def price_chart(points: Sequence[tuple[str, str, float, float]]) -> Chart:
         "height": 420,
         "barmode": "group",
         "xaxis": {"type": "category"},
-        "yaxis": {"title": {"text": "greedy r_L (%)"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": f"{as_html(decoder)} r_L (%)"}, "rangemode": "tozero"},
         "yaxis2": {"title": {"text": "test perplexity"}, "overlaying": "y", "side": "right", "showgrid": False},
         "legend": {"orientation": "h", "y": 1.12},
     }
-    return Chart("What a remedy does, and what it costs", traces, layout)
+    return Chart(
+        f"What a remedy does, and what it costs. {title}",
+        traces,
+        layout,
+        "Means, where there are several initialisations.",
+    )

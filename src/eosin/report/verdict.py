@@ -12,9 +12,11 @@ from eosin.report.page import Said
 KEEPS_EOS = "consistent-"
 
 
-def verdict(records: Sequence[Record]) -> Iterator[Said]:
+def verdict(audited: Sequence[Record]) -> Iterator[Said]:
+    """Of what was counted; an estimate is never quite zero."""
+    records = [record for record in audited if record.signature.get("estimator") != "survival"]
     if not records:
-        yield Said("Nothing has been audited yet.")
+        yield Said("Survival was estimated, and no ending counted." if audited else "Nothing has been audited yet.")
         return
     worst = max(records, key=lambda record: ratio_of(record).value)
     if not ratio_of(worst).value:
@@ -22,14 +24,13 @@ def verdict(records: Sequence[Record]) -> Iterator[Said]:
         yield Said(f"It stopped on every context; the true ratios may be up to {most:.2f}% (95% intervals).", "good")
         return
     yield Said(f"It does not always stop: {worst_in_words(worst)}.", "bad")
-    names = dict.fromkeys(r.signature["decoder"] for r in records if r.signature["decoder"].startswith(KEEPS_EOS))
-    ended = [name for name in names if not any(_left(record, name) for record in records)]
+    keeping = [record for record in records if record.signature["decoder"].startswith(KEEPS_EOS)]
+    left = dict.fromkeys(record.signature["decoder"] for record in keeping if ratio_of(record).value > 0)
+    ended = dict.fromkeys(r.signature["decoder"] for r in keeping if r.signature["decoder"] not in left)
     if ended:
         yield Said(f"Samplers that keep eos ended on every context: {', '.join(ended)}.", "good")
-
-
-def _left(record: Record, decoder: str) -> bool:
-    return record.signature["decoder"] == decoder and ratio_of(record).value > 0
+    if left:
+        yield Said(f"These keep eos, and had not ended on every context at the limit: {', '.join(left)}.")
 
 
 def worst_in_words(record: Record) -> str:

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from eosin.errors import BadInput
-from eosin.settings import build, check_known, read_toml
+from eosin.settings import build, check_known, read_toml, with_tuples
+from eosin.text.sources import CONTEXTS
 
 FOLDER = Path(str(files("eosin") / "experiments"))
+COMPARED = ("ratios", "heads", "perplexities")
+"""Kinds of exhibits in which our numbers stand beside the paper's means and deviations."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class Shown:
     """Its output head in words, where the exhibit compares heads."""
     floor: float = 0.0
     """Epsilon of a termination floor under it; 0 is none."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor must be 0, for none, or lie between 0 and 1, got {self.floor}")
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Exhibit:
     title: str
     sweep: dict[str, list[Any]]
     """Settings, as `section.key`, and the values that are tried of each."""
+    note: str = ""
+    """What is to be said below it."""
     decoders: tuple[str, ...] = ()
     contexts: tuple[str, ...] = ("test",)
     limits: tuple[int, ...] = ()
@@ -65,6 +74,25 @@ class Exhibit:
     """How many contexts a pair is shown on."""
     models: tuple[Shown, ...] = ()
     pairs: tuple[Pair, ...] = ()
+
+    def __post_init__(self) -> None:
+        for contexts in self.contexts:
+            check_known(contexts, CONTEXTS, f"a kind of contexts ({self.name})")
+        for name, tried in self.sweep.items():
+            if name.count(".") != 1 or not tried:
+                raise ValueError(f"sweep is of settings as section.key and the values to try, got {name} = {tried!r}")
+        if min((*self.limits, *self.temperatures), default=1) <= 0:
+            raise ValueError("limits and temperatures must be positive")
+        if self.kind == "lengths" and not self.models:
+            raise ValueError("an exhibit of lengths needs models")
+        for shown in self.models:
+            self._check_paper(shown)
+
+    def _check_paper(self, shown: Shown) -> None:
+        if self.kind in COMPARED and not all(map(is_mean, shown.paper.values())):
+            raise ValueError(f"the paper's numbers are [mean] or [mean, deviation], got {shown.paper}")
+        if self.kind == "statistics" and not all(map(is_number, shown.paper.values())):
+            raise ValueError(f"the paper's statistics are numbers, got {shown.paper}")
 
     def at_temperatures(self, decoder: str) -> list[str]:
         return [at_temperature(decoder, temperature) for temperature in self.temperatures] or [decoder]
@@ -89,6 +117,15 @@ class Exhibit:
     def combinations(self) -> Iterator[dict[str, Any]]:
         """The changes of settings that a sweep tries; one without changes where there is none."""
         return (dict(zip(self.sweep, values, strict=True)) for values in itertools.product(*self.sweep.values()))
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def is_mean(value: Any) -> bool:
+    """With its deviation, or without."""
+    return isinstance(value, list) and len(value) in (1, 2) and all(map(is_number, value))
 
 
 def at_temperature(decoder: str, temperature: float) -> str:
@@ -126,7 +163,6 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
     try:
         table["models"] = tuple(build(Shown, {"paper": {}, **each}, "models") for each in table.get("models", ()))
         table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
-        lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
-        return build(Exhibit, {"sweep": {}, **table, **lists, "name": path.stem, "path": name}, path.stem)
+        return build(Exhibit, {"sweep": {}, **with_tuples(table), "name": path.stem, "path": name}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

@@ -11,18 +11,18 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from eosin.files import digest_of_files
 from eosin.reproduction.exhibits import Exhibit, Pair, Shown, model_file
 from eosin.reproduction.presets import Preset
 from eosin.settings import assigned, with_bases
+from eosin.text.sources import BUNDLED, open_source
 
 TRACED = 300
-"""Steps of an example that are traced at most."""
+"""Steps that are kept of an example that does not end."""
 Changes = dict[str, dict[str, Any]]
 
 
@@ -202,6 +202,10 @@ class Plan:
         special = [changes for pattern, changes in self.preset.matching.items() if fnmatch(model, pattern)]
         return merged(self.preset.changes, *special, *map(assigned, self.given))
 
+    def initialisations(self, exhibit: Exhibit) -> tuple[int, ...]:
+        """Seeds; a search for settings and single completions are of the first."""
+        return self.seeds[:1] if exhibit.pairs or exhibit.sweep else self.seeds
+
     def runs(self, model: str) -> list[str]:
         """One for each initialisation."""
         return [run_name(model, seed) for seed in self.seeds]
@@ -234,7 +238,7 @@ class Plan:
 
     def _trainings(self) -> Iterator[Training]:
         for exhibit in self.exhibits:
-            seeds = self.seeds[:1] if exhibit.pairs else self.seeds
+            seeds = self.initialisations(exhibit)
             for model, tried, seed in itertools.product(exhibit.trained, exhibit.combinations, seeds):
                 yield self.training(model, seed, tried)
 
@@ -271,11 +275,18 @@ def merged(base: Changes, *changes: Changes) -> Changes:
 
 
 def digest_of_settings(model: str, changes: Changes) -> str:
-    """Of all that is set, and of the text if it is a file of one's own."""
+    """Of all that is set, and of the text if it is one's own."""
     settings = merged(plain_settings(model), changes)
-    text = Path(str(settings.get("data", {}).get("source", "")))
-    written = json.dumps([settings, digest_of_files([text]) if text.is_file() else ""], sort_keys=True)
-    return sha256(written.encode()).hexdigest()[:16]
+    data = settings.get("data", {})
+    text = digest_of_text(*(str(data.get(name, "")) for name in ("source", "valid", "test")))
+    return sha256(json.dumps([settings, text], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@cache
+def digest_of_text(source: str, valid: str, test: str) -> str:
+    """A bundled text never changes, and one that is not there yet has no digest."""
+    own = source and source.partition("@")[0] not in BUNDLED and Path(source).exists()
+    return open_source(source, valid, test).digest() if own else ""
 
 
 def split(tried: dict[str, Any]) -> dict[tuple[str, str], Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eosin.reproduction.exhibits import FOLDER, exhibit_names
-from eosin.settings import build, check_known, read_toml
+from eosin.settings import build, check_known, read_toml, with_tuples
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,5 @@ def load_preset(name: str) -> Preset:
     if path.suffix != ".toml":
         check_known(name, preset_names(), "a preset, or a .toml file of one")
         path = FOLDER / "presets" / f"{name}.toml"
-    table = read_toml(path)
-    lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
-    return build(Preset, {"changes": {}, "matching": {}, **table, **lists, "name": path.stem, "path": name}, path.stem)
+    table = with_tuples(read_toml(path))
+    return build(Preset, {"changes": {}, "matching": {}, **table, "name": path.stem, "path": name}, path.stem)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
 
 from eosin.auditing.record import Record
 from eosin.files import write_text
@@ -12,7 +14,8 @@ from eosin.report.charts import Chart, length_chart, price_chart, ratio_chart, s
 from eosin.report.page import Page, Said
 from eosin.report.tables import RENDERINGS, Column, Table, as_markdown, one_decimal, whole
 from eosin.report.verdict import verdict as report_verdict
-from eosin.reproduction.figures import draw, price
+from eosin.reproduction.figures import draw, files_of
+from eosin.reproduction.figures import prices as priced
 from eosin.reproduction.pieces import Plan
 from eosin.reproduction.results import Entry, Results
 from eosin.reproduction.tables import KINDS, View, length_distributions, test_perplexities
@@ -36,24 +39,30 @@ class Shown:
     @property
     def digest(self) -> str:
         """Of everything that the page and the figures show."""
-        return self.results.digest(self.plan)
+        return self.results.digest(self.plan, version("eosin"))
 
     def is_drawn(self) -> bool:
-        """Whether the page that is there shows all this."""
+        """Whether the page that is there shows all this, and the figures are there."""
         path = self.results.folder / PAGE
-        if not path.is_file():
+        if not path.is_file() or not all(
+            file.is_file() for view in self.views for file in files_of(view, self.figures)
+        ):
             return False
         with path.open(encoding="utf-8") as file:
             return f'content="{self.digest}"' in file.read(2000)
 
+    @property
+    def figures(self) -> Path:
+        return self.results.folder / "figures"
+
     def draw(self) -> None:
         """The figures, and then the page that says of what they are."""
         for view in self.views:
-            draw(view, self.results.folder / "figures")
+            draw(view, self.figures)
         write_text(self.results.folder / PAGE, page(self).html())
 
     def write(self) -> None:
-        """Every table in every format, all of them on one page of Markdown, and what they are of."""
+        """Every table in every format, and all of them on one page of Markdown."""
         folder = self.results.folder
         (folder / "tables").mkdir(parents=True, exist_ok=True)
         for exhibit, made in self.tables.items():
@@ -61,9 +70,13 @@ class Shown:
                 text = "\n\n".join(map(RENDERINGS[name], made)) + "\n"
                 write_text(folder / "tables" / f"{exhibit}.{ending}", text)
         write_text(folder / OVERVIEW, overview(self))
-        chosen = {"preset": self.plan.preset.path, "exhibits": [exhibit.path for exhibit in self.plan.exhibits]}
-        given = {"set": list(self.plan.given)} if self.plan.given else {}
-        write_text(folder / PLAN, to_toml({"plan": {**chosen, "seeds": len(self.plan.seeds), **given}}))
+
+
+def write_plan(plan: Plan, folder: Path) -> None:
+    """What the results in a folder are of, so that it need not be said again."""
+    chosen = {"preset": plan.preset.path, "exhibits": [exhibit.path for exhibit in plan.exhibits]}
+    given = {"set": list(plan.given)} if plan.given else {}
+    write_text(folder / PLAN, to_toml({"plan": {**chosen, "seeds": len(plan.seeds), **given}}))
 
 
 # the page of Markdown
@@ -126,14 +139,14 @@ def page(shown: Shown) -> Page:
     tables = [table for made in shown.tables.values() for table in made]
     if any(record.counts.loops for record in records):
         tables.append(loops(records))
-    first = ["Charts are of the first initialisation of each model."] * (len(shown.plan.seeds) > 1)
+    first = "Charts are of the first initialisation of each model, unless they say otherwise."
     return Page(
         title=f"Does it stop? The paper reproduced: {name}",
         verdict=[*verdict(views, records), *map(Said, unfinished(views))],
         charts=list(charts(views, records)),
         tables=tables,
         examples=list(examples(views)),
-        made_of=[f"Made by {command(shown)}.", *first],
+        made_of=[f"Made by {command(shown)}.", *([first] if len(shown.plan.seeds) > 1 else [])],
         digest=shown.digest,
     )
 
@@ -166,9 +179,9 @@ def charts(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Chart]:
         if view.exhibit.kind == "lengths":
             yield length_chart(length_distributions(view))
         if view.exhibit.kind == "heads":
-            points = [(model.label, model.head, measured, share) for model, measured, share in price(view)]
+            points = [(model.label, model.head, measured, share) for model, measured, share in priced(view)]
             if points:
-                yield price_chart(points)
+                yield price_chart(view.exhibit.title, view.only_decoder(), points)
 
 
 def examples(shown: Sequence[View]) -> Iterator[Entry]:
@@ -190,20 +203,17 @@ def verdict(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Said]:
 
 def prices(view: View) -> Iterator[Said]:
     """What remedies cost in perplexity, against the softmax of the same model."""
-    usual = {
-        shown.label: sum(found) / len(found)
-        for shown in view.exhibit.models
-        if shown.head == "softmax" and (found := test_perplexities(view, shown))
-    }
-    for label, before in usual.items():
+    baselines = [shown for shown in view.exhibit.models if shown.head == "softmax" and test_perplexities(view, shown)]
+    for baseline in baselines:
+        before = test_perplexities(view, baseline)
         fixes = [
             f"{shown.head} ({measured:.1f})"
-            for shown, measured, share in price(view)
-            if shown.label == label and shown.head != "softmax" and not share
+            for shown, measured, share in priced(view)
+            if shown.label == baseline.label and shown.head != "softmax" and not share
         ]
         if fixes:
             yield Said(
-                f"{label}: greedy decoding ended on every context with {', '.join(fixes)}. In brackets the test "
-                f"perplexity; that of softmax is {before:.1f}.",
+                f"{baseline.model}, {view.only_decoder()}: it ended on every context with {', '.join(fixes)}. In "
+                f"brackets the test perplexity; that of softmax is {sum(before) / len(before):.1f}.",
                 "good",
             )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from eosin.auditing.record import Record, lines_of, pooled, read_records
+from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.files import locked_file
 from eosin.report.audits import missing
@@ -109,8 +110,7 @@ class Results:
         path = self.folder / piece.standing(self.standing).file
         lines = lines_of(path, "examples") if path.is_file() else []
         try:
-            found = [json.loads(line) for line in lines]
-            return [{**each, "context": int(each["context"]), "steps": list(each["steps"])} for each in found]
+            return [checked_example(json.loads(line)) for line in lines]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made anew") from error
 
@@ -118,6 +118,18 @@ class Results:
         """Of all results, and of what else is named."""
         written = json.dumps([self.entries, *map(str, what)], sort_keys=True)
         return sha256(written.encode()).hexdigest()[:16]
+
+
+def checked_example(example: Entry) -> Entry:
+    words = {key: str(example[key]) for key in ("run", "decoder", "prefix")}
+    steps = [[str(text), *rest] for text, *rest in example["steps"]]
+    return {
+        **example,
+        **words,
+        "context": int(example["context"]),
+        "cause": str(Cause(example["cause"])),
+        "steps": steps,
+    }
 
 
 def read_entry(line: str, number: int, path: Path) -> Entry:

@@ -48,7 +48,7 @@ class View:
         return [entry for entry in entries if entry is not None]
 
     def table(self, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str) -> Table:
-        said = " ".join(filter(None, [*notes, self.plan.preset.caution, *self.unfinished()]))
+        said = " ".join(filter(None, [*notes, self.exhibit.note, self.plan.preset.caution, *self.unfinished()]))
         return Table(tuple(columns), tuple(rows), self.exhibit.title, said)
 
     def unfinished(self) -> Iterator[str]:
@@ -221,7 +221,8 @@ def perplexities(view: View) -> list[Table]:
         entries = view.trainings(shown.model)
         for split in ("train", "test"):
             paper = number(shown.paper.get(split))
-            measured = ours([entry["perplexity"][split] for entry in entries], None, paper)
+            found = [entry["perplexity"][split] for entry in entries if split in entry["perplexity"]]
+            measured = ours(found, None, paper)
             rows.append((shown.label, split, measured, paper, *how_trained(entries)))
     return [view.table(columns, rows, STAR)]
 
@@ -287,7 +288,7 @@ def _setting(value: object) -> str:
 
 
 def grid_entries(view: View, model: str, values: dict[str, Any]) -> list[Entry]:
-    runs = [view.plan.training(model, seed, values).run for seed in view.plan.seeds]
+    runs = [view.plan.training(model, seed, values).run for seed in view.plan.initialisations(view.exhibit)]
     return [entry for run in runs if (entry := view.results.training(run))]
 
 
@@ -387,7 +388,7 @@ def by_survival(view: View) -> list[Table]:
 
 
 WORDS = 40
-"""Of a completion that does not end, so many tokens are shown."""
+"""Of a completion so many tokens are shown."""
 
 
 def continuations(view: View) -> list[Table]:
@@ -419,8 +420,12 @@ def without_examples(view: View, pieces: Sequence[Examples]) -> Iterator[str]:
 
 
 def beginning(example: Entry) -> str:
+    """The first words of a completion; of one that ends also the last, eos, and when that was."""
     words = [step[0] for step in example["steps"]]
-    return "".join(words[:WORDS]).strip() + (" ..." if len(words) > WORDS else "")
+    begun = "".join(words[:WORDS]).strip()
+    if len(words) <= WORDS:
+        return begun
+    return f"{begun} ...{words[-1]} ({len(words)} tokens)" if Cause(example["cause"]).ends else f"{begun} ..."
 
 
 KINDS: dict[str, Callable[[View], list[Table]]] = {

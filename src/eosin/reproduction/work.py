@@ -19,8 +19,10 @@ from eosin.auditing.loops import repeating_tail
 from eosin.auditing.quality import evaluate
 from eosin.auditing.record import Record, lines_of, pooled, read_records
 from eosin.auditing.run import audit
+from eosin.causes import Cause
 from eosin.decoding.decode import device_of
 from eosin.decoding.floor import Floor
+from eosin.decoding.spec import parse_decoder
 from eosin.decoding.trace import Trace, trace
 from eosin.errors import BadInput
 from eosin.files import digest_of_files, write_text
@@ -29,7 +31,7 @@ from eosin.loading import load, settings_of
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.report.audits import missing
 from eosin.reproduction.exhibits import model_file
-from eosin.reproduction.pieces import TRACED, Audit, Corpus, Examples, Piece, Training
+from eosin.reproduction.pieces import TRACED, Audit, Corpus, Examples, Piece, Plan, Training
 from eosin.reproduction.results import Entry, Results
 from eosin.settings import read_toml
 from eosin.tensor_files import load_tensors
@@ -39,7 +41,7 @@ from eosin.text.sources import SPLITS
 from eosin.text.tokenization import Tokenizer
 from eosin.training.config import merged, read_settings
 from eosin.training.events import LOG, Listener
-from eosin.training.loop import Stopped, chosen_device, train
+from eosin.training.loop import Stopped, chosen_device, train, using_threads
 from eosin.training.run import RESUME, check_same, corpus_of, origin
 
 
@@ -114,6 +116,13 @@ class Workshop:
     def check_stop(self) -> None:
         if self.stopping():
             raise Stopped
+
+
+def check_decoders(plan: Plan) -> None:
+    """Before anything is trained."""
+    examples = [spec for piece in plan.all_examples for spec in (piece.decoder, piece.remedy_decoder)]
+    for specification in {*examples, *(spec for piece in plan.audits for spec in piece.decoders)}:
+        parse_decoder(specification)
 
 
 def machine() -> Entry:
@@ -214,7 +223,7 @@ def look_at(folder: Path, piece: Training, shop: Workshop) -> Entry | None:
         raise BadInput(f"{folder} was trained on another text than {piece.model} is; name other runs (--runs)")
     known = progress_of(folder)
     before = shop.results.training(piece.run)
-    if before and before["best_epoch"] == known["best_epoch"] and before["key"] == piece.key:
+    if before and before.get("weights") == known["weights"] and before["key"] == piece.key:
         return {"finished": False, "perplexity": before["perplexity"], **known, **about(piece)}
     model = shop.model(f"{piece.run}@epoch-{known['best_epoch']}")
     measured = {s: shop.perplexity(model, corpus, s, settings.measured_lines) for s in settings.measured}
@@ -232,7 +241,8 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
     corpus, model = corpus_of(folder), shop.model(piece.run, piece.floor)
     prefixes = corpus.contexts(piece.contexts, piece.count or None)
     named = {**origin(folder, corpus), "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
-    with tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False) as bar:
+    bar = tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False)
+    with bar, using_threads(shop.threads or threads_before(out)):
 
         def watch(completion: Completion, decoder: Decoder) -> None:
             bar.update()
@@ -256,6 +266,11 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
     return {"perplexity": {"test": shop.perplexity(model, corpus, "test", lines)}}
 
 
+def threads_before(out: Path) -> int | None:
+    """Sums depend on how many threads share them, so an audit goes on with as many as it was begun with."""
+    return next((record.signature.get("threads") for record in read_records(out)), None) if out.is_file() else None
+
+
 def compacted(records: list[Record]) -> list[Record]:
     """The shards of a decoder that has been through all contexts in one record: smaller, and the same counts."""
     whole = {record.signature["decoder"]: record for record in pooled(records) if not missing(record)}
@@ -276,7 +291,7 @@ def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
         model, tokenizer = shop.model(run), Tokenizer.load(shop.folder(run))
         for context in chosen:
             shop.check_stop()
-            found = trace(model, prefixes[context], decoder, max_steps=min(TRACED, piece.max_steps), index=context)
+            found = trace(model, prefixes[context], decoder, max_steps=piece.max_steps, index=context)
             lines.append({"run": run, **in_words(found, tokenizer)})
     path = shop.results.folder / piece.file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,16 +300,17 @@ def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
 
 
 def in_words(found: Trace, tokenizer: Tokenizer) -> Entry:
-    """A completion with what became of eos at each step."""
-    tail = repeating_tail(np.array(found.tokens))
+    """A completion with what became of eos at each step; of one that does not end, its beginning."""
+    tail = None if found.cause.ends else repeating_tail(np.array(found.tokens))
+    kept = found.steps if found.cause.ends else found.steps[:TRACED]
     return {
         "decoder": found.decoder,
         "context": found.index,
         "prefix": tokenizer.decode(found.prefix),
-        "cause": str(found.cause),
+        "cause": str(Cause.LOOPING if tail else found.cause),
         "steps": [
             [text, step.prob, step.eos_prob, step.eos_rank, step.kept, step.removed_by]
-            for text, step in zip(spelt(tokenizer, found.tokens), found.steps, strict=True)
+            for text, step in zip(spelt(tokenizer, [step.token for step in kept]), kept, strict=True)
         ],
         "loop": None if tail is None else {"onset": tail.onset, "period": tail.period},
     }

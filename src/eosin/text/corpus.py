@@ -23,11 +23,10 @@ from eosin.interfaces import Prefix
 from eosin.settings import Table, build, check_known, read_toml, section
 from eosin.tensor_files import digest_of, load_tensors
 from eosin.text.layout import PAPER, Layout
-from eosin.text.sources import BUNDLED, SPLITS
+from eosin.text.sources import BUNDLED, CONTEXTS, SPLITS
 from eosin.text.tokenization import TOKENIZATIONS, UNK_ID, Tokenizer
 
 DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
-CONTEXTS = (*SPLITS, "random")
 OF_MODEL = "hf:"
 """Before the name of a model whose tokenizer is used."""
 

@@ -18,6 +18,7 @@ from eosin.files import digest_of_files
 from eosin.text.tokenization import RESERVED
 
 SPLITS = ("train", "valid", "test")
+CONTEXTS = (*SPLITS, "random")
 BUNDLED = ("wikitext-2-sentences", "wikitext-2")
 HELD_OUT = 20
 """Of this many sentences of a single text file one goes to valid and one to test."""

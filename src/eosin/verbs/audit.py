@@ -25,8 +25,8 @@ from eosin.interfaces import Completion, Decoder
 from eosin.models.checkpoint import TWINS
 from eosin.report.audits import by_decoder, loops
 from eosin.report.tables import as_text
-from eosin.text.corpus import CONTEXTS
 from eosin.text.prompts import read_prompts
+from eosin.text.sources import CONTEXTS
 from eosin.verbs.subjects import Subject, add_subject_options, opened_subject
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records go to a file as

@@ -17,8 +17,8 @@ from eosin.decoding.unroll import usual_pool
 from eosin.errors import BadInput
 from eosin.files import write_text
 from eosin.interfaces import Completion
-from eosin.text.corpus import CONTEXTS
 from eosin.text.prompts import read_prompts
+from eosin.text.sources import CONTEXTS
 from eosin.verbs.audit import shown
 from eosin.verbs.contexts import Opened, add_decoding_options, opened
 from eosin.verbs.progress import watched

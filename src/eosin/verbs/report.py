@@ -83,8 +83,14 @@ def share(text: str) -> float:
     return number
 
 
+NOT_ON_A_PAGE = ("models", "at", "survival", "lengths", "loops", "compare", "contexts_for", "half_width", "out")
+
+
 def run(options: argparse.Namespace) -> None:
     if options.html is not None:
+        for name in NOT_ON_A_PAGE:
+            if getattr(options, name):
+                raise BadInput(f"--html makes a page of its own; say --{name.replace('_', '-')} without it")
         print(page_written(options))
         return
     if options.completions or options.traces:

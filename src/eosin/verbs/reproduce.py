@@ -6,8 +6,10 @@ import argparse
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +20,14 @@ from eosin.report.tables import as_text
 from eosin.reproduction.exhibits import exhibit_names, load_exhibit
 from eosin.reproduction.pieces import Audit, Plan
 from eosin.reproduction.presets import load_preset, preset_names
-from eosin.reproduction.rendering import OVERVIEW, PAGE, PLAN, Shown
-from eosin.reproduction.results import Entry, Results, locked
-from eosin.settings import assigned, read_toml, section
+from eosin.reproduction.rendering import OVERVIEW, PAGE, PLAN, Shown, write_plan
+from eosin.reproduction.results import PIECES, Entry, Results, locked
+from eosin.settings import assigned, build, read_toml, section, with_tuples
 
 if TYPE_CHECKING:
     from eosin.reproduction.work import Workshop
 
-DESCRIPTION = """PRESET is quick (minutes), small (the paper's data and sizes, six epochs: hours on a CPU), paper (ten
+DESCRIPTION = """PRESET is quick (minutes), small (the paper's data and sizes, few epochs: hours on a CPU), paper (ten
 initialisations: days on a GPU), gpt2 (the paper's fine-tuning of GPT-2: days on a GPU) or smollm2 (the same in small:
 hours on a CPU). What is missing is trained and audited; what is finished is never done again, and the same command goes
 on after a kill. Tables, figures and a page (report.html) are in the folder --out.
@@ -88,7 +90,9 @@ def run(options: argparse.Namespace) -> None:
         shown = Shown(plan, results)
     else:
         shown = made(plan, results, options)
-    shown.write()
+    with locked(folder):
+        write_plan(plan, folder)
+        shown.write()
     print(json.dumps(summary(shown)) if options.json else described(shown, options.tables_only))
     if not options.tables_only:
         check_baselines(plan, results)
@@ -102,6 +106,7 @@ def made(plan: Plan, results: Results, options: argparse.Namespace) -> Shown:
         return shown
     check_extras()
     with locked(results.folder):
+        write_plan(plan, results.folder)
         if missing:
             work(plan, results, options.runs or results.folder / "runs", options)
         shown = Shown(plan, results)
@@ -115,17 +120,41 @@ def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
     if options.preset and options.named and options.preset != options.named:
         raise BadInput(f"there are two presets, {options.preset} and {options.named}; name one")
     name = options.preset or options.named
-    before: dict[str, Any] = {}
-    if name is None and options.out and (options.out / PLAN).is_file():
-        before = section(read_toml(options.out / PLAN), "plan", options.out / PLAN)
-    preset = load_preset(name or before.get("preset", "quick"))
-    names = options.only or before.get("exhibits") or preset.exhibits
-    exhibits = tuple(load_exhibit(each, preset.tokenization) for each in names)
-    seeds = options.seeds or before.get("seeds") or preset.initialisations
-    given = tuple(options.set or before.get("set", ()))
+    before = MadeBefore() if name or options.out is None else plan_of(options.out)
+    preset = load_preset(name or before.preset)
+    names = options.only or before.exhibits or preset.exhibits
+    exhibits = tuple(load_exhibit(each, preset.tokenization) for each in dict.fromkeys(names))
+    called = Counter(exhibit.name for exhibit in exhibits)
+    if twice := [name for name, count in called.items() if count > 1]:
+        raise BadInput(f"two exhibits are called {twice[0]}, and so would be their tables; rename a file")
+    seeds = options.seeds or before.seeds or preset.initialisations
+    given = tuple(options.set or before.set)
     if any("seed" in assigned(each).get("training", {}) for each in given):
         raise BadInput("a reproduction has initialisations 0 to N - 1: say --seeds N instead of --set training.seed")
     return Plan(preset, exhibits, tuple(range(seeds)), given), options.out or Path("reproduction") / preset.name
+
+
+@dataclass(frozen=True)
+class MadeBefore:
+    """What the results in a folder are of, as plan.toml says it."""
+
+    preset: str = "quick"
+    exhibits: tuple[str, ...] = ()
+    seeds: int = 0
+    set: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.seeds < 0:
+            raise ValueError(f"seeds must be at least 1, got {self.seeds}")
+
+
+def plan_of(folder: Path) -> MadeBefore:
+    path = folder / PLAN
+    if path.is_file():
+        return build(MadeBefore, with_tuples(section(read_toml(path), "plan", path)), "plan")
+    if (folder / PIECES).is_file():
+        raise BadInput(f"{folder} has results, but no {PLAN} that says of what preset; name it: eosin reproduce PRESET")
+    return MadeBefore()
 
 
 def check_extras() -> None:
@@ -136,6 +165,9 @@ def check_extras() -> None:
 
 
 def work(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> None:
+    from eosin.reproduction.work import check_decoders
+
+    check_decoders(plan)
     with workshop(results, runs, options) as shop:
         for number, piece in enumerate(plan.pieces, 1):
             shop.check_stop()

@@ -14,7 +14,7 @@ from eosin.auditing.loops import Tail, repeating_tail
 from eosin.decoding.trace import Step, Trace, trace
 from eosin.errors import BadInput
 from eosin.report.tables import Column, Table, as_text
-from eosin.text.corpus import CONTEXTS
+from eosin.text.sources import CONTEXTS
 from eosin.verbs.contexts import Opened, add_decoding_options, numbered_context, opened
 from eosin.verbs.progress import watched
 from eosin.verbs.terminal import printable
