@@ -41,7 +41,7 @@ from eosin.reproduction.pieces import (
 from eosin.reproduction.presets import load_preset, preset_names
 from eosin.reproduction.rendering import write_plan
 from eosin.reproduction.results import PIECES, Results
-from eosin.reproduction.work import Workshop, in_words, threads_before
+from eosin.reproduction.work import Workshop, check_work, in_words, threads_before
 from eosin.text.sources import CONTEXTS
 from eosin.text.tokenization import Tokenizer
 from eosin.theory.constructions import Loop, Script
@@ -452,6 +452,7 @@ def test_a_pair_without_examples_says_why(done: tuple[Path, Path], tmp_path: Pat
     view = view_of(chosen, "continuations", out)
     ended, untold = (view.plan.examples(pair, view.exhibit.shown) for pair in view.exhibit.pairs[:2])
     view.results.add(ended, {**view.results.entries[ended.name], "contexts": []})
+    (out / ended.file).write_text("")
     del view.results.entries[untold.name]
     (table,) = tables.KINDS["continuations"](view)
     assert f"{ended.run}, {ended.decoder}: ended on every context." in table.note
@@ -524,6 +525,72 @@ def test_a_text_of_one_s_own_decides_what_comes_out(tmp_path: Path):
         assert digest(source=tmp_path) != in_folder
         before, in_folder = digest(**named), digest(source=tmp_path)
     assert digest(source=tmp_path / "not there")
+
+
+def test_examples_that_were_cut_are_made_again(done: tuple[Path, Path], tmp_path: Path):
+    chosen, finished = done
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    path = max((out / "examples").iterdir(), key=lambda path: path.stat().st_size)
+    whole = path.read_text()
+    path.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    reproduce(chosen, "--out", out)
+    assert path.read_text() == whole
+
+
+def test_one_table_more_takes_none_away(done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chosen, finished = done
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    before, said = (out / "plan.toml").read_text(), (out / "README.md").read_text()
+    reproduce(chosen, "--out", out, "--only", "lengths", "--tables-only")
+    printed = capsys.readouterr().out
+    assert "Lengths" in printed
+    assert "Table 1" not in printed
+    assert ((out / "plan.toml").read_text(), (out / "README.md").read_text()) == (before, said)
+
+
+def test_results_that_were_moved_go_on(tmp_path: Path):
+    chosen, out = preset(tmp_path, "lengths"), tmp_path / "out"
+    reproduce(chosen, "--out", out)
+    moved = out.rename(tmp_path / "moved")
+    (record,) = moved.glob("records/word-lstm-softmax/test-12-12.jsonl")
+    written = record.read_bytes()
+    record.unlink()
+    reproduce("--out", moved)
+    assert record.read_bytes() == written
+
+
+def test_no_run_at_all_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chosen = preset(tmp_path, "perplexities-word")
+    arguments = ("--out", tmp_path / "out", "--as-is", "--runs", tmp_path / "nowhere")
+    assert "there is no run of tiny in" in refused(capsys, chosen, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seconds", "a"), ("seconds", None), ("machine", {}), ("perplexity", "low"), ("perplexity", {"test": "low"})],
+)
+def test_a_piece_that_is_damaged_is_one_line(
+    name: str, value: object, done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    chosen, finished = done
+    shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns("runs"))
+    path = tmp_path / "out" / PIECES
+    lines = path.read_text().splitlines()
+    place = next(number for number, line in enumerate(lines) if '"what": "training"' in line)
+    lines[place] = json.dumps({**json.loads(lines[place]), name: value})
+    path.write_text("\n".join(lines) + "\n")
+    said = refused(capsys, chosen, "--out", tmp_path / "out", "--tables-only")
+    assert f"line {place + 1} of {path} is not a finished piece" in said
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_can_be_worked_on(name: str):
+    """But for what is not bundled, nothing is refused in the middle."""
+    chosen = load_preset(name)
+    plan = Plan(chosen, tuple(load_exhibit(each, chosen.tokenization) for each in chosen.exhibits), (0,))
+    check_work(plan, "cpu", "auto")
 
 
 def test_figures_that_are_gone_are_drawn_again(done: tuple[Path, Path], tmp_path: Path):
@@ -715,7 +782,7 @@ model = "word-tanh-softmax"
         ),
         ("grid", "sweep = { width = [1] }", "", "section.key"),
         ("grid", 'sweep = { "core.width" = 8 }', "", "sweep must be a table, each entry of it a list"),
-        ("ratios", "decoders = [3]", "", "decoders must be a list, each entry of it a string"),
+        ("ratios", "decoders = [3]", "", "decoders must be a list, each entry of it a string, got [3]"),
     ],
 )
 def test_mistakes_in_an_exhibit_are_told_before_anything_is_trained(
@@ -723,8 +790,10 @@ def test_mistakes_in_an_exhibit_are_told_before_anything_is_trained(
 ):
     own = tmp_path / "own.toml"
     own.write_text(OWN.format(kind=kind, more=more, model=model))
-    assert said in refused(capsys, preset(tmp_path, own), "--out", tmp_path / "out")
-    assert not (tmp_path / "out" / "runs").exists()
+    chosen = preset(tmp_path, own)
+    assert said in refused(capsys, chosen, "--out", tmp_path / "out")
+    assert said in refused(capsys, chosen, "--out", tmp_path / "out", "--dry-run")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -732,8 +801,11 @@ def test_mistakes_in_an_exhibit_are_told_before_anything_is_trained(
     [
         ("exhibits = [3]", "exhibits must be a list, each entry of it a string"),
         ("exhibits = []\n[changes]\ncore = 3", "changes must be a table"),
+        ("exhibits = []", "a preset names exhibits"),
+        ('exhibits = ["statistics"]\nbaselines = ["word-tahn-softmax"]', "did you mean 'word-tanh-softmax'?"),
+        ('exhibits = ["statistics"]\ninitialisations = 100000', "1 to 1000"),
         ('exhibits = []\n[matching]\n"*" = 3', "matching must be a table"),
-        ("exhibits = []\ncontexts = -1", "contexts at least 0"),
+        ('exhibits = ["statistics"]\ncontexts = -1', "contexts at least 0"),
     ],
 )
 def test_mistakes_in_a_preset_are_one_line(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(128 + signal.SIGPIPE)
     except UnicodeEncodeError as error:
         sys.exit(_said(verb, f"{error.object!r} is not UTF-8: rename it", code=2))
+    except ModuleNotFoundError as error:
+        sys.exit(_said(verb, f"the package {error.name or error} is missing: pip install eosin installs it", code=2))
     except (BadInput, OSError) as error:
         sys.exit(_said(verb, str(error), code=2))
     except KeyboardInterrupt as interrupt:

@@ -82,6 +82,11 @@ def section(table: Table, name: str, path: Path) -> dict[str, Any]:
     return found
 
 
+def shown(value: Any) -> str:
+    """As it was written: a list, and not the tuple that it became."""
+    return repr(list(value) if isinstance(value, tuple) else value)
+
+
 def with_tuples(table: Table) -> dict[str, Any]:
     """Lists as tuples, for what is never changed."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
@@ -98,8 +103,8 @@ def resolved(make: Callable[..., Any], table: Table, section: str) -> dict[str, 
     wanted = _types(make)
     for key, value in table.items():
         check_known(key, known, f"a setting of [{section}]")
-        if not _fits(value, wanted[key]):
-            raise BadInput(f"[{section}] {key} must be {_described(wanted[key])}, got {value!r}")
+        if not fits(value, wanted[key]):
+            raise BadInput(f"[{section}] {key} must be {_described(wanted[key])}, got {shown(value)}")
     missing = [key for key, it in known.items() if it.default is inspect.Parameter.empty and key not in table]
     if missing:
         raise BadInput(f"[{section}] lacks {missing[0]!r}, which has no default")
@@ -146,17 +151,18 @@ def _types(make: Any) -> dict[str, Any]:
     return typing.get_type_hints(whole.__init__ if inspect.isclass(whole) else whole)
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value out of a file is of a kind, down to its entries."""
     if kind is Any:
         return True
     members = typing.get_args(kind)
     if isinstance(kind, types.UnionType):
-        return any(_fits(value, member) for member in members)
+        return any(fits(value, member) for member in members)
     kind = typing.get_origin(kind) or kind
     if kind is dict and members:
-        return isinstance(value, dict) and all(_fits(each, members[1]) for each in value.values())
+        return isinstance(value, dict) and all(fits(each, members[1]) for each in value.values())
     if kind in (tuple, list) and members:
-        return isinstance(value, kind) and all(_fits(each, members[0]) for each in value)
+        return isinstance(value, kind) and all(fits(each, members[0]) for each in value)
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)

@@ -173,7 +173,7 @@ def tabulated(records: Sequence[Record], measures: Sequence[Measure], what: str 
 
 
 def titled(what: str, common: str) -> str:
-    return ": ".join(part for part in (what, common) if part)
+    return (" " if what.endswith("?") else ": ").join(part for part in (what, common) if part)
 
 
 def by_decoder(records: Iterable[Record]) -> Table:

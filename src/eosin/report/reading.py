@@ -10,8 +10,10 @@ from pathlib import Path
 from eosin.auditing.record import Record, pooled, read_records
 from eosin.errors import BadInput
 
-INSIDE = ("*.jsonl", "audits/*.jsonl", "*/audits/*.jsonl", "records/*/*.jsonl")
-"""Where records are in a folder of records, in a run directory, in a folder of runs, in results of a reproduction."""
+INSIDE = ("*.jsonl", "audits/*.jsonl", "*/audits/*.jsonl", "*/*.jsonl", "records/*/*.jsonl")
+"""Where records are in a folder of records, in a run directory, in a folder of runs, in results of a reproduction and
+in their records.
+"""
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,8 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
     if path.suffix != ".toml":
         check_known(name, exhibit_names(), "an exhibit, or a .toml file of one")
         path = FOLDER / "exhibits" / f"{name}.toml"
+    else:
+        name = str(path.resolve())
     table = filled_in(read_toml(path), tokenization)
     try:
         table["models"] = tuple(build(Shown, {"paper": {}, **each}, "models") for each in table.get("models", ()))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eosin.reproduction.exhibits import FOLDER, exhibit_names
+from eosin.reproduction.exhibits import FOLDER, exhibit_names, model_file
 from eosin.settings import build, check_known, read_toml, with_tuples
 
 
@@ -39,8 +39,12 @@ class Preset:
         for name in self.exhibits:
             if not name.endswith(".toml"):
                 check_known(name, exhibit_names(), "an exhibit, or a .toml file of one")
-        if self.initialisations < 1 or self.max_steps < 1 or self.contexts < 0:
-            raise ValueError("initialisations and max_steps must be at least 1, contexts at least 0")
+        for model in self.baselines:
+            model_file(model)
+        if not self.exhibits or not self.about:
+            raise ValueError("a preset names exhibits, and says what it is about")
+        if not 1 <= self.initialisations <= 1000 or self.max_steps < 1 or self.contexts < 0:
+            raise ValueError("initialisations are 1 to 1000, max_steps at least 1, contexts at least 0")
 
 
 def preset_names() -> list[str]:
@@ -53,5 +57,7 @@ def load_preset(name: str) -> Preset:
     if path.suffix != ".toml":
         check_known(name, preset_names(), "a preset, or a .toml file of one")
         path = FOLDER / "presets" / f"{name}.toml"
+    else:
+        name = str(path.resolve())
     table = with_tuples(read_toml(path))
     return build(Preset, {"changes": {}, "matching": {}, **table, "name": path.stem, "path": name}, path.stem)

@@ -19,22 +19,33 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from eosin.auditing.record import Record, lines_of, pooled, read_records
+from eosin.auditing.record import Record, lines_of, pooled
 from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.files import locked_file
 from eosin.report.audits import missing
+from eosin.report.reading import records_of
 from eosin.reproduction.pieces import Audit, Examples, Piece
+from eosin.settings import fits
 
 PIECES, LOCK = "pieces.jsonl", "lock"
 Entry = dict[str, Any]
-HELD = {
-    "corpus": ("statistics", "lengths"),
-    "training": ("finished", "run", "perplexity", "best_epoch", "epochs", "precision", "training_seconds"),
-    "audit": (),
-    "examples": ("contexts",),
+HELD: dict[str, dict[str, Any]] = {
+    "corpus": {"statistics": dict[str, Any], "lengths": dict[str, list[list[int]]]},
+    "training": {
+        "finished": bool,
+        "run": str,
+        "perplexity": dict[str, float],
+        "best_epoch": int,
+        "epochs": int,
+        "precision": str,
+        "training_seconds": float,
+    },
+    "audit": {},
+    "examples": {"contexts": list[int]},
 }
 """What an entry must have, beside what every entry has."""
+ALWAYS = {"name": str, "key": str, "seconds": float, "machine": dict[str, Any]}
 
 
 class Results:
@@ -53,13 +64,14 @@ class Results:
         """What came out of a piece, if it is finished."""
         found = self.entries.get(piece.name)
         whole = found is not None and found["key"] == piece.key and found.get("finished", True)
-        return found if whole and self._has_all_of(piece) else None
+        return found if found and whole and self._has_all_of(piece, found) else None
 
-    def _has_all_of(self, piece: Piece) -> bool:
+    def _has_all_of(self, piece: Piece, found: Entry) -> bool:
         """Whether what lies in files of its own is there."""
-        file, wanted = getattr(piece, "file", None), set(getattr(piece, "decoders", ()))
-        there = file is None or (self.folder / file).is_file()
-        return there and (file is None or not wanted or wanted <= self.whole_records(file).keys())
+        if isinstance(piece, Audit):
+            return set(piece.decoders) <= self.whole_records(piece.file).keys()
+        # a baseline and its remedy on each context
+        return not isinstance(piece, Examples) or len(self.examples(piece)) == 2 * len(found["contexts"])
 
     def check(self, piece: Piece) -> None:
         """A finished piece must not be replaced by another one of the same name."""
@@ -103,7 +115,7 @@ class Results:
     def whole_records(self, file: Path) -> dict[str, Record]:
         path = self.folder / file
         if path not in self._records:
-            self._records[path] = pooled(read_records(path)) if path.is_file() else []
+            self._records[path] = pooled(records_of(path)) if begun(path) else []
         return {record.signature["decoder"]: record for record in self._records[path] if not missing(record)}
 
     def examples(self, piece: Examples) -> list[Entry]:
@@ -135,13 +147,22 @@ def checked_example(example: Entry) -> Entry:
 def read_entry(line: str, number: int, path: Path) -> Entry:
     try:
         entry = json.loads(line)
-        held = ("key", "seconds", "machine", *HELD[entry["what"]])
-        lacking = [key for key in held if key not in entry]
-        if not isinstance(entry["name"], str) or lacking:
-            raise ValueError(f"it lacks {', '.join(lacking) or 'a name'}")
+        held = {**ALWAYS, **HELD[entry["what"]]}
+        wrong = [key for key, kind in held.items() if key not in entry or not fits(entry[key], kind)]
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)} should be otherwise")
+        if lacking := {"processor", "torch", "eosin"} - entry["machine"].keys():
+            raise ValueError(f"its machine lacks {', '.join(sorted(lacking))}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(f"line {number} of {path} is not a finished piece: {error}; put back a good copy") from error
+        raise BadInput(
+            f"line {number} of {path} is not a finished piece: {error}; remove that line, and it is done again"
+        ) from error
     return entry
+
+
+def begun(path: Path) -> bool:
+    """Whether there are records, and not only the line at which a kill came."""
+    return path.is_file() and bool(lines_of(path, "records"))
 
 
 @contextmanager

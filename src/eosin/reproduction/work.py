@@ -41,7 +41,7 @@ from eosin.text.sources import SPLITS
 from eosin.text.tokenization import Tokenizer
 from eosin.training.config import merged, read_settings
 from eosin.training.events import LOG, Listener
-from eosin.training.loop import Stopped, chosen_device, train, using_threads
+from eosin.training.loop import Stopped, chosen_device, chosen_precision, train, using_threads
 from eosin.training.run import RESUME, check_same, corpus_of, origin
 
 
@@ -88,8 +88,7 @@ class Workshop:
         if epoch and best_epoch(folder) != int(epoch):
             raise BadInput(f"{folder} has been trained on since epoch {epoch}; the same command looks at it anew")
         self._check_weights(run)
-        usual = "cuda" if torch.cuda.is_available() else "cpu"
-        model = load(folder).to(chosen_device(usual if self.device == "auto" else self.device))
+        model = load(folder).to(device_for(self.device))
         return Floor(model, floor) if floor else model
 
     def _check_weights(self, run: str) -> None:
@@ -118,11 +117,19 @@ class Workshop:
             raise Stopped
 
 
-def check_decoders(plan: Plan) -> None:
-    """Before anything is trained."""
+def check_work(plan: Plan, device: str, precision: str) -> None:
+    """What would be refused in the middle of it, before anything is trained."""
+    chosen_precision(precision, device_for(device), None)
     examples = [spec for piece in plan.all_examples for spec in (piece.decoder, piece.remedy_decoder)]
     for specification in {*examples, *(spec for piece in plan.audits for spec in piece.decoders)}:
         parse_decoder(specification)
+    for piece in plan.trainings:
+        configured(piece.model, piece.changes, piece.seed)
+
+
+def device_for(name: str) -> torch.device:
+    usual = "cuda" if torch.cuda.is_available() else "cpu"
+    return chosen_device(usual if name == "auto" else name)
 
 
 def machine() -> Entry:

@@ -116,9 +116,11 @@ def _create(folder: Path, settings: Table, corpus: Corpus) -> None:
 
 
 def corpus_of(folder: Path) -> Corpus:
-    """The corpus that a run was trained on, from where it was then."""
+    """The corpus that a run was trained on, from where it was then, or beside the run if both were moved."""
     place = section(read_toml(folder / CORPUS), "corpus", folder / CORPUS)
-    corpus = load_corpus(folder / place.get("folder", ""))  # a path that starts at the root stays what it is
+    then = folder / place.get("folder", "")  # a path that starts at the root stays what it is
+    beside = folder.resolve().parent / "data" / then.name
+    corpus = load_corpus(beside if beside.is_dir() and not then.exists() else then)
     if corpus.digest != place.get("digest"):
         raise BadInput(f"{place['folder']} is not the corpus that {folder} was trained on; put that back")
     return corpus

@@ -9,6 +9,7 @@ from typing import Any
 
 from eosin.auditing.termination import contexts_for_width, contexts_needed
 from eosin.errors import BadInput
+from eosin.files import write_text
 from eosin.report.audits import at_limits, by_decoder, histogram, loops, quantiles, survival
 from eosin.report.comparison import paired
 from eosin.report.initialisations import across_models, several
@@ -170,6 +171,9 @@ def needed(options: argparse.Namespace) -> str:
 
 def written(path: Path, text: str) -> None:
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        if path.exists() and not path.is_file():  # such as /dev/stdout, which nothing can take the place of
+            path.write_text(text + "\n", encoding="utf-8")
+        else:
+            write_text(path, text + "\n")
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror}") from error

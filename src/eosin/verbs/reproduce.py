@@ -9,14 +9,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eosin.errors import BadInput
 from eosin.report.audits import percent, ratio_of
-from eosin.report.tables import as_text
+from eosin.report.tables import Table, as_text
 from eosin.reproduction.exhibits import exhibit_names, load_exhibit
 from eosin.reproduction.pieces import Audit, Plan
 from eosin.reproduction.presets import load_preset, preset_names
@@ -77,6 +77,8 @@ def count(text: str) -> int:
 def run(options: argparse.Namespace) -> None:
     plan, folder = planned(options)
     results = Results(folder)
+    if plan.given:
+        check_settings(plan, options)  # a setting that is misspelt is not one that differs
     for piece in plan.pieces:
         results.check(piece)
     if options.dry_run:
@@ -87,38 +89,58 @@ def run(options: argparse.Namespace) -> None:
             raise BadInput(
                 f"there are no results in {folder}; make some without --tables-only, or name another (--out)"
             )
-        shown = Shown(plan, results)
+        shown = Shown(together(plan, folder), results)
     else:
         shown = made(plan, results, options)
     with locked(folder):
-        write_plan(plan, folder)
+        write_plan(shown.plan, folder)
         shown.write()
-    print(json.dumps(summary(shown)) if options.json else described(shown, options.tables_only))
+    asked = {exhibit.name: shown.tables[exhibit.name] for exhibit in plan.exhibits}
+    print(json.dumps(summary(asked, folder)) if options.json else described(asked, folder, options.tables_only))
     if not options.tables_only:
         check_baselines(plan, results)
 
 
 def made(plan: Plan, results: Results, options: argparse.Namespace) -> Shown:
     """Do what is missing, and show it. torch is not needed to see that nothing is."""
-    shown = Shown(plan, results)
+    whole = together(plan, results.folder)
+    shown = Shown(whole, results)
     missing = any(results.entry(results.as_it_stands(piece)) is None for piece in plan.pieces)
     if not missing and shown.is_drawn():
         return shown
     check_extras()
+    if missing:
+        check_settings(plan, options)
     with locked(results.folder):
-        write_plan(plan, results.folder)
+        write_plan(whole, results.folder)
         if missing:
             work(plan, results, options.runs or results.folder / "runs", options)
-        shown = Shown(plan, results)
+        shown = Shown(whole, results)
         with going_on(results):
             shown.draw()
     return shown
+
+
+def together(plan: Plan, folder: Path) -> Plan:
+    """With what the folder shows already, if that is of the same preset: one table more takes none away."""
+    if not (folder / PLAN).is_file():
+        return plan
+    before = plan_of(folder)
+    if (before.preset, before.seeds, before.set) != (plan.preset.path, len(plan.seeds), plan.given):
+        return plan
+    there = [name for name in before.exhibits if name in exhibit_names() or Path(name).is_file()]
+    names = dict.fromkeys([*there, *(exhibit.path for exhibit in plan.exhibits)])
+    usual = [name for name in plan.preset.exhibits if name in names]
+    order = dict.fromkeys([*usual, *names])
+    return replace(plan, exhibits=tuple(load_exhibit(name, plan.preset.tokenization) for name in order))
 
 
 def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
     """What to make, and where: as the options say, and else as it was made there before."""
     if options.preset and options.named and options.preset != options.named:
         raise BadInput(f"there are two presets, {options.preset} and {options.named}; name one")
+    if "" in (options.preset, options.named):
+        raise BadInput(f"a preset has a name: {', '.join(preset_names())}, or a .toml file")
     name = options.preset or options.named
     before = MadeBefore() if name or options.out is None else plan_of(options.out)
     preset = load_preset(name or before.preset)
@@ -144,8 +166,8 @@ class MadeBefore:
     set: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.seeds < 0:
-            raise ValueError(f"seeds must be at least 1, got {self.seeds}")
+        if not 0 <= self.seeds <= 1000:
+            raise ValueError(f"seeds must be 1 to 1000, got {self.seeds}")
 
 
 def plan_of(folder: Path) -> MadeBefore:
@@ -165,9 +187,6 @@ def check_extras() -> None:
 
 
 def work(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> None:
-    from eosin.reproduction.work import check_decoders
-
-    check_decoders(plan)
     with workshop(results, runs, options) as shop:
         for number, piece in enumerate(plan.pieces, 1):
             shop.check_stop()
@@ -176,6 +195,14 @@ def work(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) 
                 tell(f"[{number}/{len(plan.pieces)}] {piece.name}", options)
                 entry = shop.do(piece)
                 tell("    " + (outcome(entry) if entry else "left out: its run has no weights yet"), options)
+    if not any(results.entry(results.as_it_stands(piece)) for piece in plan.pieces):
+        raise BadInput(f"there is no run of {plan.preset.name} in {runs}; name the folder (--runs), or train some")
+
+
+def check_settings(plan: Plan, options: argparse.Namespace) -> None:
+    from eosin.reproduction.work import check_work
+
+    check_work(plan, options.device, options.precision)
 
 
 def tell(line: str, options: argparse.Namespace) -> None:
@@ -243,6 +270,7 @@ def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
     from eosin.models.checkpoint import WEIGHTS
     from eosin.reproduction.cost import Estimates
 
+    check_settings(plan, options)
     runs, pieces = options.runs or results.folder / "runs", plan.pieces
     if options.as_is:
         pieces = [piece for piece in pieces if all((runs / run / WEIGHTS).is_file() for run in piece.looks_at)]
@@ -254,23 +282,29 @@ def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
     if options.json:
         return json.dumps({"pieces": costs, "seconds": total})
     lines = [f"{'finished' if cost is None else duration(cost):>10}  {name}" for name, cost in costs.items()]
+    if not total:
+        return "\n".join([*lines, "there is nothing to do"])
     about = "estimated from the products that they take on this machine; good to a factor of two or three"
     return "\n".join([*lines, f"{duration(total):>10}  in all, {about}"])
 
 
-def described(shown: Shown, tables_only: bool) -> str:
-    parts = [as_text(table) for made in shown.tables.values() for table in made]
-    there = [OVERVIEW, "tables/", *([] if tables_only else ["figures/", PAGE])]
-    return "\n\n".join([*parts, f"in {shown.results.folder}: {', '.join(there)}"])
+def described(tables: dict[str, list[Table]], folder: Path, tables_only: bool) -> str:
+    parts = [as_text(table) for made in tables.values() for table in made]
+    there = [
+        OVERVIEW,
+        "tables/",
+        *(name for name in ("figures/", PAGE) if not tables_only and (folder / name).exists()),
+    ]
+    return "\n\n".join([*parts, f"in {folder}: {', '.join(there)}"])
 
 
-def summary(shown: Shown) -> dict[str, Any]:
+def summary(tables: dict[str, list[Table]], folder: Path) -> dict[str, Any]:
     """For machines."""
-    tables = {
+    written = {
         name: [{"title": table.title, "columns": table.flat_headings, "rows": table.flat_rows} for table in made]
-        for name, made in shown.tables.items()
+        for name, made in tables.items()
     }
-    return {"folder": str(shown.results.folder), "tables": tables}
+    return {"folder": str(folder), "tables": written}
 
 
 def check_baselines(plan: Plan, results: Results) -> None:
