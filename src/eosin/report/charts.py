@@ -10,6 +10,8 @@ from eosin.auditing.record import Record
 from eosin.report.audits import facts, percent, percent_interval, ratio_of, told_apart
 
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+OBVIOUS = ("model", "context set")
+"""Facts whose values say what they are."""
 MOST_STEPS = 200
 """Points of a curve: a page stays small however long an audit was."""
 
@@ -33,7 +35,8 @@ def by_subject(records: Sequence[Record]) -> dict[str, list[Record]]:
     groups: dict[str, list[Record]] = {}
     for record in records:
         known = facts(record.signature)
-        groups.setdefault(", ".join(str(known.get(name, "-")) for name in names), []).append(record)
+        said = (f"{'' if name in OBVIOUS else f'{name} '}{known[name]}" for name in names if name in known)
+        groups.setdefault(", ".join(said), []).append(record)
     return groups
 
 

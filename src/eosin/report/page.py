@@ -100,7 +100,8 @@ class Page:
             style = f' style="height:{int(height)}px"' if height else ""
             yield f"<h3>{escape(chart.title)}</h3>"
             yield f'<div class="chart" data-chart="{number}"{style}></div>'
-            yield f'<p class="note">{escape(chart.note)}</p>'
+            if chart.note:
+                yield f'<p class="note">{escape(chart.note)}</p>'
 
     def _traces(self) -> Iterable[str]:
         if not self.examples:
