@@ -195,6 +195,7 @@ BAD = {
     "no such settings": (["train", "nothing.toml"], "there is no settings file nothing.toml"),
     "a misspelt name": (["train", "word-tanh-sofmax"], "did you mean 'word-tanh-softmax'?"),
     "not a run": (["train", "data"], "is not a run directory"),
+    "two of a name": (["train", "word-lstm-softmax"], "say ./word-lstm-softmax for the run, or word-lstm-softmax.toml"),
     "not toml": (["train", "text.txt"], "is not a TOML file"),
     "unknown key": (["train", "unknown.toml"], "'widht' is not a setting of [core]; did you mean 'width'?"),
     "unknown base": (["train", "base.toml"], "cannot read the settings file nowhere.toml"),
@@ -233,6 +234,7 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, place: Path, capsys: p
     assert run("train", "settings.toml", "--out", "done", "--set", "training.epochs=1") == 0
     Path("sweep").mkdir()
     shutil.copytree("done", "sweep/one")
+    shutil.copytree("done", "word-lstm-softmax")
     shutil.copytree("done", "damaged")
     Path("damaged/config.toml").write_text("core = 3", encoding="utf-8")
     capsys.readouterr()

@@ -93,14 +93,16 @@ def is_run(name: str) -> bool:
 def settings_file(name: str) -> Path:
     """The file that is meant by a path, a run directory or the name of a bundled one."""
     path = Path(name)
+    bundled = {file.stem: file for file in Path(str(files("eosin") / "experiments")).glob("*.toml")}
     if path.is_dir():
+        if name in bundled:
+            raise BadInput(f"{name} is a run here and comes with Eosin; say ./{name} for the run, or {name}.toml")
         if not (path / CONFIG).is_file():
             inside = "; name one of the runs in it, or the sweep's file" if any(path.glob(f"*/{CONFIG}")) else ""
             raise BadInput(f"{name} is not a run directory: it has no {CONFIG}{inside}")
         return path / CONFIG
     if path.is_file():
         return path
-    bundled = {file.stem: file for file in Path(str(files("eosin") / "experiments")).glob("*.toml")}
     called = path.name.removesuffix(".toml")
     if path.suffix == ".toml" and called not in bundled:
         raise BadInput(f"there is no settings file {name}")
