@@ -5,7 +5,7 @@
 The first term, and log p(eos) at the end, say how well a model knows where a sentence ends; a head changes these alone.
 The second is the softmax over the words, which has the same form under every head.
 
-python examples/where_the_perplexity_is.py RUN ...        runs of `eosin train`, with the corpora they were trained on
+python examples/where_the_perplexity_is.py [RUN ...]        without a run, the two that come with Eosin
 """
 
 import math
@@ -16,6 +16,7 @@ import torch
 
 import eosin
 from eosin.logits import log1mexp
+from eosin.models.checkpoint import run_folder
 from eosin.text.corpus import Example
 from eosin.training.run import corpus_of
 
@@ -35,12 +36,10 @@ def parts(model: eosin.NeuralLM, sentence: Example) -> tuple[float, float]:
     return -float(log_ends + log_goes_on.sum()), -float(log_words.sum())
 
 
-def main(runs: list[str]) -> None:
-    if not runs:
-        raise SystemExit(__doc__)
+def main(*runs: str) -> None:
     print(f"{'':24}{'perplexity':>12}{'of words':>12}{'nats a sentence for its end':>30}")
-    for run in runs:
-        model, test = eosin.load(run), corpus_of(Path(run)).splits["test"]
+    for run in runs or ("demo", "demo-st"):
+        model, test = eosin.load(run), corpus_of(run_folder(run)).splits["test"]
         sentences = [test[index] for index in range(min(SENTENCES, len(test)))]
         ends, words = map(sum, zip(*(parts(model, sentence) for sentence in sentences), strict=True))
         count = sum(len(sentence.continuation) - 1 for sentence in sentences)
@@ -51,4 +50,4 @@ def main(runs: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])
