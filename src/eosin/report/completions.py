@@ -45,14 +45,13 @@ def sampled(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
 
 
 def completions_of(path: Path) -> Iterator[dict[str, Any]]:
-    """One at a time: the file may be larger than memory."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.endswith("\n"):  # what a kill left of a last one is no line
-                    yield shown(line, number, path)
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not a file of completions: it is not UTF-8") from error
+    """One at a time: the file may be larger than memory. What a kill left of a last line is no completion."""
+    with path.open(encoding="utf-8") as file:
+        lines = (line for line in file if line.endswith("\n"))
+        try:
+            yield from (shown(line, number, path) for number, line in enumerate(lines, 1))
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{path} is not a file of completions: it is not UTF-8") from error
 
 
 def shown(line: str, number: int, path: Path) -> dict[str, Any]:
