@@ -202,6 +202,25 @@ def test_completions_that_were_counted_before_are_missed(tmp_path: Path, capsys:
     assert files(tmp_path) == before
 
 
+def test_completions_beside_records_that_were_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out, later = tmp_path / "out.jsonl", tmp_path / "later.jsonl"
+    assert run("audit", "run", *AUDIT, "--count", "9", "--out", str(out)) == 0
+    out.write_text("".join(each.written() + "\n" for each in pooled(read_records(out))))
+    assert run("audit", "run", *AUDIT, "--count", "9", "--out", str(out), "--completions", str(later)) == 0
+    assert "9 completions were counted before and are not in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--out", "--completions"])
+@pytest.mark.parametrize("path", [".", "..", "/", "", "/dev/null", "/dev/full"])
+def test_a_folder_or_a_device_is_no_file(
+    option: str, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run("audit", "demo", "--count", "5", "--max-steps", "9", option, path) == 2
+    assert f"{option} names a file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("option", ["--out", "--completions"])
 def test_a_file_of_one_s_own_without_a_last_line_break_is_left_alone(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

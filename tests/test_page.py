@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_report import record
+from test_report import L, record
 
 from eosin.causes import Cause
 from eosin.cli import main
-from eosin.report.completions import SHOWN, Sample, sampled
+from eosin.report.audits import percent
+from eosin.report.charts import curve
+from eosin.report.completions import LETTERS, REPEATED, SHOWN, Sample, sampled
+from eosin.report.completions import shown as shown_on_the_page
 from eosin.report.overview import page_of
 from eosin.report.page import Page, Said, plotly_js
 from eosin.report.tables import Column, Table
@@ -139,6 +142,35 @@ def test_a_report_of_a_hundred_thousand_completions_is_small(tmp_path: Path):
     assert len(chosen) <= 4 * SHOWN
     looping = [each for each in chosen if each["cause"] == "looping"]
     assert {(each["before"], each["repeated"]) for each in looping} == {("so it", " goes on and on and on")}
+
+
+@pytest.mark.parametrize("before", [0, LETTERS, LETTERS + 1, 5 * LETTERS])
+@pytest.mark.parametrize("repeated", [1, REPEATED, 5 * REPEATED])
+def test_what_repeats_is_told_apart_however_late_it_begins(before: int, repeated: int):
+    loop = {"onset": before + 1, "period": 1, "before": "a" * before}
+    line = {"decoder": "greedy", "context": 1, "cause": "looping", "steps": 9, "loop": loop}
+    held = shown_on_the_page(json.dumps({**line, "text": "a" * before + "b" * repeated}), 1, Path("file"))
+    dots = " ..."
+    assert held["before"] == "a" * before if before <= LETTERS else "a" * LETTERS + dots
+    assert held["repeated"] == ("b" * repeated if repeated <= REPEATED else "b" * REPEATED + dots)
+
+
+@given(st.lists(st.integers(1, L), max_size=30))
+def test_a_curve_of_what_was_counted_goes_down_in_steps(ends: list[int]):
+    """Between two points of it nothing ended, and it is drawn until the step before it is zero."""
+    counted = record([*((end, Cause.EOS) for end in ends), *[(L, Cause.LIMIT)] * (not ends)])
+    drawn = curve(counted)
+    assert drawn["line"]["shape"] == "hv"
+    held = dict(zip(drawn["x"], drawn["y"], strict=True))
+    shares, last = {}, None
+    for step in range(1, L + 1):
+        last = held.get(step, last)
+        shares[step] = last
+    for step, share in shares.items():
+        assert (share or 0.0) == pytest.approx(percent(counted.counts.ratio(step)))
+    flat = [step for step, share in held.items() if share is not None]
+    above = [step for step in range(1, L + 1) if counted.counts.ratio(step).value > 0]
+    assert not above or max(flat) == max(above)
 
 
 def test_report_makes_a_page_of_records_completions_and_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +33,7 @@ from eosin.errors import BadInput
 from eosin.report.audits import at_limits, by_decoder, histogram, identities, quantiles, survival
 from eosin.report.comparison import paired
 from eosin.report.initialisations import across_models, common_name
+from eosin.report.overview import page_of
 from eosin.report.reading import Filed, load_records
 from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, as_text, printable
 from eosin.report.verdict import verdict
@@ -84,6 +87,52 @@ MAKERS = {
     "histogram": histogram,
     "models": across_models,
 }
+
+
+# damage: what is read can be shown
+
+
+def places(table: object, way: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    """The ways to everything in a table, its lists and tables included."""
+    inside = table.items() if isinstance(table, dict) else enumerate(table) if isinstance(table, list) else ()
+    for key, value in inside:
+        yield (*way, key)
+        yield from places(value, (*way, key))
+
+
+def with_damage(table: dict[str, Any], way: tuple[Any, ...], odd: object) -> dict[str, Any]:
+    damaged = inner = json.loads(json.dumps(table))
+    for key in way[:-1]:
+        inner = inner[key]
+    if odd is GONE:
+        del inner[way[-1]]
+    else:
+        inner[way[-1]] = odd
+    return damaged
+
+
+GONE = object()
+WHOLE = json.loads(record([(3, Cause.EOS), (30, Cause.LOOPING), (20, Cause.PROVED), (5, Cause.EOS)]).written())
+WEIGHTED = {**WHOLE, "counts": {**WHOLE["counts"], "weights": [[L, 2.0, 1.5]]}}
+ODD = [GONE, None, True, "x", [], {}, [[]], 1e308, -1, 0.5, 10**400]
+
+
+@pytest.mark.parametrize("whole", [WHOLE, WEIGHTED], ids=["counted", "estimated"])
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: "gone" if odd is GONE else str(odd)[:8])
+def test_a_damaged_record_is_refused_or_shown(whole: dict[str, Any], odd: object, tmp_path: Path):
+    """Every part of it damaged in turn: one clear line, or tables and a page."""
+    path = tmp_path / "records.jsonl"
+    refused = 0
+    for way in places(whole):
+        path.write_text(json.dumps(with_damage(whole, way, odd)) + "\n")
+        try:
+            records = [filed.record for filed in load_records([path])]
+            for make in MAKERS.values():
+                as_text(make(records))
+            page_of(records).html()
+        except BadInput:
+            refused += 1
+    assert refused
 
 
 # renderings: what is written is read back by a few lines that know nothing of how it was written

@@ -87,7 +87,7 @@ def test_bad_settings(table: dict, says: str):
     assert says in str(error.value)
 
 
-@pytest.mark.parametrize("text", [b"a = ", b"\xff\xfe", b"[core"])
+@pytest.mark.parametrize("text", [b"a = ", b"\xff\xfe", b"[core", b"a = " + b"9" * 5000, b"a = " + b"[" * 5000])
 def test_files_that_are_not_toml(tmp_path: Path, text: bytes):
     path = tmp_path / "settings.toml"
     path.write_bytes(text)
@@ -95,6 +95,19 @@ def test_files_that_are_not_toml(tmp_path: Path, text: bytes):
         read_toml(path)
     with pytest.raises(BadInput, match="cannot read the settings file"):
         read_toml(tmp_path / "nothing.toml")
+
+
+@pytest.mark.parametrize("text", ["a = 2026-01-01", "[core]\nwidth = 07:32:00", "a = [[2026-01-01T07:32:00Z]]"])
+def test_a_date_is_no_setting(tmp_path: Path, text: str):
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match="has a date"):
+        read_toml(path)
+
+
+@pytest.mark.parametrize("odd", ["2026-01-01", "07:32:00", "[2026-01-01]", "9" * 5000, "[" * 5000, "a b"])
+def test_what_is_no_value_is_a_string(odd: str):
+    assert override(SMALLEST, f"core.width={odd}")["core"]["width"] == odd
 
 
 def test_settings_on_the_command_line():

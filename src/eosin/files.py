@@ -18,6 +18,8 @@ PARTIAL = ".partial"
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make the file under another name, see it safely on the disk, and only then give it its name."""
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is a folder or a device, where a file should be; move it away, or name another")
     partial = path.with_name(path.name + PARTIAL)
     try:
         write(partial)
@@ -34,6 +36,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def real(path: Path) -> Path:
+    """Where it leads; a link that leads round in a circle stays what it is."""
+    return Path(os.path.realpath(path))
 
 
 def locked_file(file: IO[str], otherwise: str) -> None:

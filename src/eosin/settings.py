@@ -24,11 +24,23 @@ Table = Mapping[str, Any]
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"cannot read the settings file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is not a TOML file: {error}") from error
+    if not _is_plain(table):
+        raise BadInput(f"{path} has a date; settings are strings, numbers, true, false, and lists and tables of these")
+    return table
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it can be written as JSON too: TOML has dates besides."""
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
 
 
 def with_bases(path: Path, above: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
@@ -69,9 +81,10 @@ def assigned(assignment: str) -> dict[str, dict[str, Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
         return text
+    return value if _is_plain(value) else text
 
 
 def section(table: Table, name: str, path: Path) -> dict[str, Any]:
@@ -166,6 +179,11 @@ def fits(value: Any, kind: Any) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)
+
+
+def misfits(table: Table, kinds: Mapping[str, Any]) -> list[str]:
+    """The keys that a table out of a file lacks, or whose value is of another kind."""
+    return [key for key, kind in kinds.items() if key not in table or not fits(table[key], kind)]
 
 
 def _described(kind: Any) -> str:

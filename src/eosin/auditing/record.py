@@ -16,6 +16,7 @@ from typing import Any
 
 from eosin.auditing.termination import Estimate, Lengths, Ratio, lengths, survivors
 from eosin.errors import BadInput
+from eosin.settings import misfits
 
 NGRAMS = (1, 4)
 SMALLEST_HASHES = 1024
@@ -254,8 +255,9 @@ class Record:
 
     @classmethod
     def read(cls, line: str) -> Record:
-        table = json.loads(line)
-        record = cls(dict(table["signature"]), Counts.read(table["counts"]))
+        table = read_json(line)
+        check_shape(table["signature"], table["counts"])
+        record = cls(table["signature"], Counts.read(table["counts"]))
         record.check()
         return record
 
@@ -273,6 +275,49 @@ class Record:
             raise ValueError("a loop that nothing fell into, or whose drift is no drift")
         if type(self.signature.get("decoder", "")) is not str:
             raise ValueError(f"the decoder must be a specification, got {self.signature['decoder']!r}")
+
+
+PAIRS = list[list[int]]
+COUNTS: dict[str, Any] = {
+    "contexts": int,
+    "tokens": int,
+    "ended": PAIRS,
+    "causes": dict[str, int],
+    "ngrams": PAIRS,
+    "repeated": PAIRS,
+    "hashes": list[int],
+    "weights": list[list[float]],
+}
+OUTCOMES: dict[str, Any] = {"start": int, "count": int, "unended": str}
+LOOP: dict[str, Any] = {
+    "tokens": list[int],
+    "onset": dict[str, int],
+    "proved": dict[str, int],
+    "proofs": list[str],
+    "example": int,
+    "text": str,
+    "drift": list[float] | None,
+}
+SIGNATURE: dict[str, Any] = {
+    "decoder": str,
+    "shard": str,
+    "max_steps": int,
+    "model": dict[str, Any],
+    "contexts": dict[str, Any],
+}
+MODEL: dict[str, Any] = {"kind": str, "weights": str}
+CONTEXTS: dict[str, Any] = {"count": int, "digest": str}
+
+
+def check_shape(signature: dict[str, Any], counts: dict[str, Any]) -> None:
+    """Raise a ValueError where a written record is made of something else. A signature may have more, or less."""
+    parts = [(counts, COUNTS), *((part, OUTCOMES) for part in counts["outcomes"])]
+    parts += [({"tokens": tokens, **loop}, LOOP) for tokens, loop in counts["loops"]]
+    signed = [(signature, SIGNATURE), (signature.get("model", {}), MODEL), (signature.get("contexts", {}), CONTEXTS)]
+    parts += [(part, {key: kind for key, kind in kinds.items() if key in part}) for part, kinds in signed]
+    wrong = [key for part, kinds in parts for key in misfits(part, kinds)]
+    if wrong:
+        raise ValueError(f"{', '.join(dict.fromkeys(wrong))} should be otherwise")
 
 
 ALL = "all"
@@ -298,6 +343,17 @@ def read_records(path: Path) -> Iterator[Record]:
             yield Record.read(line)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
             raise BadInput(f"line {number} of {path} is not a record of an audit: {error}") from error
+
+
+def read_json(line: str) -> Any:
+    """What a line of JSON holds; no number that we write takes more than 64 bits."""
+    return json.loads(line, parse_int=_short_int)
+
+
+def _short_int(digits: str) -> int:
+    if len(digits) > len(str(2**64)):
+        raise ValueError(f"{digits[:20]}... is too large a number")
+    return int(digits)
 
 
 def lines_of(path: Path, what: str) -> list[str]:

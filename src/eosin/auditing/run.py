@@ -279,6 +279,8 @@ def signature(model: Generative, contexts: Contexts, max_steps: int, seed: int) 
 
 def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]) -> list[Record]:
     """The records that a file has; all of them must be of this audit."""
+    if any(not {"decoder", "shard"} <= record.signature.keys() for record in there):
+        raise BadInput(f"{out} holds a record without decoder or shard; move that file away, or name another (--out)")
     # a shard that is there twice counts once
     records = list({(r.signature["decoder"], r.signature["shard"]): r for r in there}.values())
     for record in records:
@@ -286,7 +288,7 @@ def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]
             if record.signature.get(key) != value:
                 raise BadInput(
                     f"{out} holds records of another audit: {key} is {record.signature.get(key)!r} there and {value!r} "
-                    "here; name another file (--out)"
+                    "here; say what was said then, move that file away, or name another (--out)"
                 )
     return records
 

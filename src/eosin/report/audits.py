@@ -32,7 +32,7 @@ def facts(signature: Signature) -> dict[str, Value]:
     """A signature in the words of a table; whatever else it has keeps its name."""
     model, contexts = signature.get("model", {}), signature.get("contexts", {})
     words = {
-        "model": signature.get("run", model.get("kind")),
+        "model": _plain(signature.get("run", model.get("kind"))),
         "context set": _context_set(signature),
         "L": signature["max_steps"],
         "weights": model.get("weights"),

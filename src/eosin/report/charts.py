@@ -86,12 +86,20 @@ def survival_charts(records: Sequence[Record]) -> list[Chart]:
 
 
 def curve(record: Record) -> dict[str, Any]:
-    name, limit = as_html(record.signature["decoder"]), record.signature["max_steps"]
-    steps = thinned(sorted({1, limit, *(step for step in record.counts.steps if step <= limit)}))
-    known = [step for step in steps if record.counts.knows(step)]
-    # a logarithm has no place for zero
-    shares = [percent(record.counts.ratio(step)) or None for step in known]
-    return {"type": "scatter", "mode": "lines", "name": name, "x": known, "y": shares}
+    """What was counted falls in steps; what was estimated is known here and there."""
+    counts, limit = record.counts, record.signature["max_steps"]
+    changes = [step for step in counts.steps if step <= limit]
+    # a logarithm has no place for zero: a curve that falls to it is drawn to the step before
+    steps = sorted({1, limit, *thinned(sorted(changes)), max(max(changes, default=limit) - 1, 1)})
+    known = [step for step in steps if counts.knows(step)]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"shape": "linear" if counts.weights.sums else "hv"},
+        "name": as_html(record.signature["decoder"]),
+        "x": known,
+        "y": [percent(counts.ratio(step)) or None for step in known],
+    }
 
 
 def thinned(steps: Sequence[int]) -> list[int]:

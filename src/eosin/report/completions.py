@@ -12,8 +12,8 @@ from eosin.errors import BadInput
 
 SHOWN = 100
 """Of each decoder and each ending, at most so many completions are shown."""
-LETTERS = 2000
-"""Of a completion that are shown."""
+LETTERS, REPEATED = 2000, 500
+"""That are shown of a completion: before it repeats, and of what repeats."""
 
 
 class Sample:
@@ -64,8 +64,13 @@ def shown(line: str, number: int, path: Path) -> dict[str, Any]:
             "context": int(table["context"]),
             "cause": str(table["cause"]),
             "steps": int(table["steps"]),
-            "before": before[:LETTERS],
-            "repeated": text[len(before) :][: max(LETTERS - len(before), 0)],
+            "before": shortened(before, LETTERS),
+            "repeated": shortened(text[len(before) :], REPEATED),
         }
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise BadInput(f"line {number} of {path} is not a completion of an audit (--completions): {error}") from error
+
+
+def shortened(text: str, letters: int) -> str:
+    """So that one sees that there is more."""
+    return text if len(text) <= letters else text[:letters] + " ..."

@@ -109,7 +109,8 @@ class Page:
         yield '<h2 id="traces">p(eos) along single completions</h2>'
         yield '<div class="picker"><label>context <select id="context"></select></label></div>'
         yield '<div class="chart" id="trace"></div><div id="traced"></div>'
-        yield '<p class="note">Hover over a point for its token and what became of eos. What repeats is marked.</p>'
+        yield '<p class="note">Hover over a point for its token and what became of eos. What repeats is marked.'
+        yield "Of a completion that does not end the first steps are shown.</p>"
 
     def _tables(self) -> Iterable[str]:
         if self.tables:
@@ -123,7 +124,7 @@ class Page:
         shown, there = len(self.completions), max(self.out_of, len(self.completions))
         sample = f"A sample: {shown:,} of {there:,} completions." if there > shown else f"All {there:,} completions."
         yield '<h2 id="completions-all">Completions</h2>'
-        yield f'<p class="note">{sample} What repeats is marked.</p>'
+        yield f'<p class="note">{sample} What repeats is marked; dots stand for more of it.</p>'
         yield '<div class="picker"><label>decoder <select id="completions-by"></select></label>'
         yield '<label>ending <select id="completions-cause"></select></label><span id="completions-count"></span></div>'
         yield '<div id="completions"></div>'

@@ -120,7 +120,7 @@ class Exhibit:
 
 
 def is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    return type(value) in (int, float) and abs(value) < 1e300
 
 
 def is_mean(value: Any) -> bool:
@@ -159,12 +159,11 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
     if path.suffix != ".toml":
         check_known(name, exhibit_names(), "an exhibit, or a .toml file of one")
         path = FOLDER / "exhibits" / f"{name}.toml"
-    else:
-        name = str(path.resolve())
     table = filled_in(read_toml(path), tokenization)
+    place = str(path.resolve()) if name.endswith(".toml") else name
     try:
         table["models"] = tuple(build(Shown, {"paper": {}, **each}, "models") for each in table.get("models", ()))
         table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
-        return build(Exhibit, {"sweep": {}, **with_tuples(table), "name": path.stem, "path": name}, path.stem)
+        return build(Exhibit, {"sweep": {}, **with_tuples(table), "name": path.stem, "path": place}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

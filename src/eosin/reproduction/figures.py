@@ -72,12 +72,12 @@ def decoded(view: View) -> list[tuple[str, str, Record]]:
 def curves(view: View, found: list[tuple[str, str, Record]], axes: Any) -> None:
     """The share that has not ended, against the number of steps."""
     limit = view.plan.preset.max_steps
-    steps = [*(step for step in STEPS if step < limit), limit]
     styles = dict(zip((shown.label for shown in view.exhibit.models), itertools.cycle(LINES), strict=False))
     for label, decoder, record in found:
+        steps = sorted({1, limit, *(step for step in record.counts.ended if step < limit)})
         shares = [percent(record.counts.ratio(step)) for step in steps]
         look = {"color": f"C{view.exhibit.decoders.index(decoder)}", "linestyle": styles[label], "linewidth": 1}
-        axes.plot(steps, shares, label=f"{label}, {decoder}", **look)
+        axes.plot(steps, shares, drawstyle="steps-post", label=f"{label}, {decoder}", **look)
     axes.set(xscale="log", xlabel="$L$", ylabel="$r_L$ (%)", ylim=(0, 100))
     axes.set_yscale("symlog", linthresh=0.01)
 

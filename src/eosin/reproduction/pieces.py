@@ -22,7 +22,7 @@ from eosin.settings import assigned, with_bases
 from eosin.text.sources import BUNDLED, open_source
 
 TRACED = 300
-"""Steps that are kept of an example that does not end."""
+"""Steps that are kept of an example that does not end, from where it begins to repeat."""
 Changes = dict[str, dict[str, Any]]
 
 
@@ -144,11 +144,11 @@ class Examples(Piece):
 
     @property
     def name(self) -> str:
-        return f"examples {self.run} {self.decoder}, {self.remedy_run} {self.remedy_decoder}"
+        return f"{self.shown} examples of {self.run} {self.decoder}, {self.remedy_run} {self.remedy_decoder}"
 
     @property
     def file(self) -> Path:
-        parts = [self.run, self.decoder, self.remedy_run, self.remedy_decoder]
+        parts = [self.run, self.decoder, self.remedy_run, self.remedy_decoder, str(self.shown)]
         return Path("examples") / ("-".join(parts).replace(":", "-") + ".jsonl")
 
     @property
@@ -179,7 +179,11 @@ class Plan:
         """Each once: corpora, then run by run its training and audits, then examples."""
         audits = self.audits
         worked = [piece for run in self.trainings for piece in [run, *(each for each in audits if each.run == run.run)]]
-        return [*unique(self._corpora()), *worked, *self.all_examples]
+        return [*self.corpora, *worked, *self.all_examples]
+
+    @cached_property
+    def corpora(self) -> list[Corpus]:
+        return unique(self._corpora())
 
     @cached_property
     def trainings(self) -> list[Training]:

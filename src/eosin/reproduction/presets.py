@@ -43,8 +43,8 @@ class Preset:
             model_file(model)
         if not self.exhibits or not self.about:
             raise ValueError("a preset names exhibits, and says what it is about")
-        if not 1 <= self.initialisations <= 1000 or self.max_steps < 1 or self.contexts < 0:
-            raise ValueError("initialisations are 1 to 1000, max_steps at least 1, contexts at least 0")
+        if not 1 <= self.initialisations <= 1000 or not 1 <= self.max_steps <= 2**31 or self.contexts < 0:
+            raise ValueError("initialisations are 1 to 1000, max_steps 1 to 2^31, contexts at least 0")
 
 
 def preset_names() -> list[str]:
@@ -57,7 +57,6 @@ def load_preset(name: str) -> Preset:
     if path.suffix != ".toml":
         check_known(name, preset_names(), "a preset, or a .toml file of one")
         path = FOLDER / "presets" / f"{name}.toml"
-    else:
-        name = str(path.resolve())
     table = with_tuples(read_toml(path))
-    return build(Preset, {"changes": {}, "matching": {}, **table, "name": path.stem, "path": name}, path.stem)
+    place = str(path.resolve()) if name.endswith(".toml") else name
+    return build(Preset, {"changes": {}, "matching": {}, **table, "name": path.stem, "path": place}, path.stem)

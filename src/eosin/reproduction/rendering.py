@@ -48,7 +48,7 @@ class Shown:
             file.is_file() for view in self.views for file in files_of(view, self.figures)
         ):
             return False
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             return f'content="{self.digest}"' in file.read(2000)
 
     @property
@@ -135,14 +135,14 @@ def took(results: Results) -> Table:
 def page(shown: Shown) -> Page:
     """The verdict first, then what it rests on."""
     views, name = shown.views, shown.plan.preset.name
-    records = baseline_records(views)
+    records = baseline_records(views, initialisations=1)
     tables = [table for made in shown.tables.values() for table in made]
     if any(record.counts.loops for record in records):
         tables.append(loops(records))
     first = "Charts are of the first initialisation of each model, unless they say otherwise."
     return Page(
         title=f"Does it stop? The paper reproduced: {name}",
-        verdict=[*verdict(views, records), *map(Said, unfinished(views))],
+        verdict=[*verdict(views), *map(Said, unfinished(views))],
         charts=list(charts(views, records)),
         tables=tables,
         examples=list(examples(views)),
@@ -156,16 +156,17 @@ def unfinished(views: Sequence[View]) -> list[str]:
     return list(dict.fromkeys(said for view in views for said in view.unfinished()))
 
 
-def baseline_records(shown: Sequence[View]) -> list[Record]:
-    """Of the first initialisation of each model whose decoders are compared; without these, of all models."""
-    return first_records([view for view in shown if view.exhibit.kind == "ratios"]) or first_records(shown)
+def baseline_records(shown: Sequence[View], initialisations: int | None = None) -> list[Record]:
+    """Of the first initialisations of each model whose decoders are compared; without these, of all models."""
+    compared = [view for view in shown if view.exhibit.kind == "ratios"]
+    return first_records(compared, initialisations) or first_records(shown, initialisations)
 
 
-def first_records(shown: Sequence[View]) -> list[Record]:
+def first_records(shown: Sequence[View], initialisations: int | None) -> list[Record]:
     found = {}
     for view in shown:
         for model in view.exhibit.models:
-            for by_decoder in view.records(model)[:1]:
+            for by_decoder in view.records(model)[:initialisations]:
                 found.update({record.question: record for record in by_decoder.values()})
     return list(found.values())
 
@@ -193,9 +194,9 @@ def examples(shown: Sequence[View]) -> Iterator[Entry]:
                 yield {**each, "group": group}
 
 
-def verdict(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Said]:
-    """Does it stop, how often not, what fixes it, at what price."""
-    yield from report_verdict(records)
+def verdict(shown: Sequence[View]) -> Iterator[Said]:
+    """Does it stop, how often not, what fixes it, at what price; of all initialisations."""
+    yield from report_verdict(baseline_records(shown))
     for view in shown:
         if view.exhibit.kind == "heads":
             yield from prices(view)

@@ -19,14 +19,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from eosin.auditing.record import Record, lines_of, pooled
+from eosin.auditing.record import Record, lines_of, pooled, read_json
 from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.files import locked_file
 from eosin.report.audits import missing
 from eosin.report.reading import records_of
 from eosin.reproduction.pieces import Audit, Examples, Piece
-from eosin.settings import fits
+from eosin.settings import misfits
 
 PIECES, LOCK = "pieces.jsonl", "lock"
 Entry = dict[str, Any]
@@ -146,11 +146,11 @@ def checked_example(example: Entry) -> Entry:
 
 def read_entry(line: str, number: int, path: Path) -> Entry:
     try:
-        entry = json.loads(line)
-        held = {**ALWAYS, **HELD[entry["what"]]}
-        wrong = [key for key, kind in held.items() if key not in entry or not fits(entry[key], kind)]
-        if wrong:
+        entry = read_json(line)
+        if wrong := misfits(entry, {**ALWAYS, **HELD[entry["what"]]}):
             raise ValueError(f"{', '.join(wrong)} should be otherwise")
+        if any(len(pair) != 2 for pairs in entry.get("lengths", {}).values() for pair in pairs):
+            raise ValueError("lengths should be pairs")
         if lacking := {"processor", "torch", "eosin"} - entry["machine"].keys():
             raise ValueError(f"its machine lacks {', '.join(sorted(lacking))}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:

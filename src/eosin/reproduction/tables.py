@@ -1,18 +1,18 @@
 """What exhibits show: our numbers beside the paper's, from the results alone.
 
 A number of ours is a mean and deviation across initialisations, as in the paper, or with one initialisation a ratio and
-its 95% interval. A star marks what differs from the paper's by more than both spreads: twice the paper's deviation and
-ours.
+its 95% interval. A star marks what differs from the paper's by more than both spreads: twice the paper's deviation, and
+of ours the wider of deviation and interval.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
-from eosin.auditing.record import Record
+from eosin.auditing.record import Counts, Record
 from eosin.auditing.termination import across_initialisations, lengths
 from eosin.causes import Cause
 from eosin.errors import BadInput
@@ -21,9 +21,6 @@ from eosin.report.tables import Column, Table, Value, one_decimal, two_decimals,
 from eosin.reproduction.exhibits import Exhibit, Shown, at_temperature
 from eosin.reproduction.pieces import Examples, Plan
 from eosin.reproduction.results import Entry, Results
-
-ROUNDING = 0.005
-"""The paper's numbers have two decimals."""
 
 
 @dataclass(frozen=True)
@@ -92,24 +89,37 @@ def listed(names: Sequence[str]) -> str:
 
 # a number of ours beside one of the paper's
 
+Paper = tuple[float, float | None]
+"""Mean and deviation, which is not always given."""
 OURS = ("ours", "spread low", "spread high", "initialisations", "differs")
 
 
-def ours(values: Sequence[float], interval: tuple[float, float] | None, paper: Sequence[float] | None) -> Value:
-    """Mean, the two ends of its spread, how many initialisations, and whether it differs from the paper's."""
+def ours(values: Sequence[float], interval: tuple[float, float] | None, paper: Paper | None) -> Value:
+    """Mean, the two ends of its spread, how many initialisations, and whether it differs from the paper's.
+
+    The interval is that of what was counted, with all initialisations together.
+    """
     if not values:
         return None
     mean, deviation = across_initialisations(list(values))
-    low, high = (mean - deviation, mean + deviation) if len(values) > 1 else interval or (mean, mean)
-    return mean, low, high, len(values), int(differs(mean, low, high, paper))
+    counted = interval or (mean, mean)
+    spread = (mean - deviation, mean + deviation) if len(values) > 1 else counted
+    # initialisations that agree, as on zero, tell no more than the contexts they were tried on
+    widest = min(spread[0], counted[0]), max(spread[1], counted[1])
+    return mean, *spread, len(values), int(differs(*widest, paper))
 
 
-def differs(mean: float, low: float, high: float, paper: Sequence[float] | None) -> bool:
+def differs(low: float, high: float, paper: Paper | None) -> bool:
     if paper is None:
         return False
-    theirs, deviation = paper
-    room = (0.0 if math.isnan(deviation) else 2 * deviation) + ROUNDING
-    return low > theirs + room or high < theirs - room
+    mean, deviation = paper
+    room = half_a_digit(mean) + (0.0 if deviation is None else 2 * (deviation + half_a_digit(deviation)))
+    return low > mean + room or high < mean - room
+
+
+def half_a_digit(printed: float) -> float:
+    """How far what is printed may be from what was measured."""
+    return 0.5 * 10.0 ** int(Decimal(repr(printed)).as_tuple().exponent)
 
 
 def shown_ours(value: tuple[float, float, float, int, int]) -> str:
@@ -120,8 +130,9 @@ def shown_ours(value: tuple[float, float, float, int, int]) -> str:
     return f"{mean:.2f} ({low:.2f} to {high:.2f}){star}" if high > low else f"{mean:.2f}{star}"
 
 
-def shown_paper(value: tuple[float, float]) -> str:
-    return f"{value[0]:.2f}" if math.isnan(value[1]) else f"{value[0]:.2f} ± {value[1]:g}"
+def shown_paper(value: Paper) -> str:
+    mean, deviation = value
+    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:g}"
 
 
 def our_column(heading: str) -> Column:
@@ -132,10 +143,15 @@ def paper_column(heading: str) -> Column:
     return Column(heading, shown_paper, (f"{heading}: mean", f"{heading}: deviation"))
 
 
-def ratio(records: Sequence[Record], paper: Sequence[float] | None = None) -> Value:
-    """r_L in percent."""
-    interval = percent_interval(ratio_of(records[0])) if len(records) == 1 else None
-    return ours([percent(ratio_of(record)) for record in records], interval, paper)
+def ratio(records: Sequence[Record], paper: Paper | None = None) -> Value:
+    """r_L in percent, at the limit of the audit."""
+    return at_given_limit(records, records[0].signature["max_steps"], paper) if records else None
+
+
+def at_given_limit(records: Sequence[Record], limit: int, paper: Paper | None = None) -> Value:
+    together = sum((record.counts for record in records), Counts())
+    values = [percent(record.counts.ratio(limit)) for record in records]
+    return ours(values, percent_interval(together.ratio(limit)) if records else None, paper)
 
 
 def proved(records: Sequence[Record]) -> float | None:
@@ -144,9 +160,9 @@ def proved(records: Sequence[Record]) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def number(pair: Any) -> tuple[float, float] | None:
-    """Mean and deviation; where the paper gives no deviation, it is none."""
-    return None if pair is None else (float(pair[0]), float(pair[1]) if len(pair) > 1 else math.nan)
+def number(pair: Any) -> Paper | None:
+    """Mean and deviation, as an exhibit has them."""
+    return None if pair is None else (float(pair[0]), float(pair[1]) if len(pair) > 1 else None)
 
 
 STAR = "* differs from the paper's by more than both spreads."
@@ -305,9 +321,8 @@ def by_lengths(view: View) -> list[Table]:
         *(Column(name, whole) for name in ("5%", "25%", "50%", "75%", "95%")),
     )
     rows = [(label, left, *_summary(ended)) for label, left, ended in length_distributions(view)]
-    return [
-        view.table(columns, rows, view.at_limit(), "Quantiles are of what ended; of several initialisations the first.")
-    ]
+    note = "Quantiles are of what ended; of several initialisations the first. The data are all of test."
+    return [view.table(columns, rows, view.at_limit(), note)]
 
 
 def length_distributions(view: View) -> list[tuple[str, float, dict[int, int]]]:
@@ -347,12 +362,6 @@ def by_limits(view: View) -> list[Table]:
         for decoder in view.exhibit.decoders
     ]
     return [view.table(columns, rows)]
-
-
-def at_given_limit(records: Sequence[Record], limit: int) -> Value:
-    found = [record.counts.ratio(limit) for record in records]
-    interval = percent_interval(found[0]) if len(found) == 1 else None
-    return ours([percent(each) for each in found], interval, None)
 
 
 def by_temperature(view: View) -> list[Table]:

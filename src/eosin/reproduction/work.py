@@ -125,6 +125,8 @@ def check_work(plan: Plan, device: str, precision: str) -> None:
         parse_decoder(specification)
     for piece in plan.trainings:
         configured(piece.model, piece.changes, piece.seed)
+    for counted in plan.corpora:
+        configured(counted.model, counted.changes)
 
 
 def device_for(name: str) -> torch.device:
@@ -307,9 +309,9 @@ def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
 
 
 def in_words(found: Trace, tokenizer: Tokenizer) -> Entry:
-    """A completion with what became of eos at each step; of one that does not end, its beginning."""
+    """A completion with what became of eos at each step; one that does not end is cut off while it repeats."""
     tail = None if found.cause.ends else repeating_tail(np.array(found.tokens))
-    kept = found.steps if found.cause.ends else found.steps[:TRACED]
+    kept = found.steps if found.cause.ends else found.steps[: (tail.onset - 1 if tail else 0) + TRACED]
     return {
         "decoder": found.decoder,
         "context": found.index,

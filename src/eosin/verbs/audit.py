@@ -16,11 +16,11 @@ from tqdm import tqdm
 
 from eosin.auditing.certificates import beside
 from eosin.auditing.loops import Tail, onset_of, repeating_tail
-from eosin.auditing.record import Record, lines_of, read_records
+from eosin.auditing.record import ALL, Record, lines_of, read_records
 from eosin.auditing.run import Audit, audit
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
-from eosin.files import write_text
+from eosin.files import real, write_text
 from eosin.interfaces import Completion, Decoder
 from eosin.models.checkpoint import TWINS
 from eosin.report.audits import by_decoder, loops
@@ -73,6 +73,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--fail-above", type=ratio, metavar="RATIO", help="exit with 1 if a ratio is above this")
 
 
+FILES = ("out", "completions")
+
+
 def ratio(text: str) -> float:
     try:
         number = float(text)
@@ -86,6 +89,7 @@ def ratio(text: str) -> float:
 def run(options: argparse.Namespace) -> None:
     if options.count is not None and options.count < 1:
         raise BadInput(f"--count must be at least 1, got {options.count}")
+    check_files(options)
     twins = TWINS.get(options.subject, (options.subject,))
     found = {name: audited(name, own(options, name) if len(twins) > 1 else options) for name in twins}
     if options.json:
@@ -100,9 +104,16 @@ def run(options: argparse.Namespace) -> None:
 
 def own(options: argparse.Namespace, name: str) -> argparse.Namespace:
     """The options with files of its own for one of several runs."""
-    files = {key: vars(options)[key] for key in ("out", "completions")}
+    files = {key: vars(options)[key] for key in FILES}
     renamed = {key: path and path.with_name(f"{path.stem}-{name}{path.suffix}") for key, path in files.items()}
     return argparse.Namespace(**{**vars(options), **renamed})
+
+
+def check_files(options: argparse.Namespace) -> None:
+    for key in FILES:
+        path = vars(options)[key]
+        if path is not None and (not path.name or (path.exists() and not path.is_file())):
+            raise BadInput(f"--{key} names a file, as in {key}.jsonl; got {str(path)!r}, a folder or a device")
 
 
 def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]:
@@ -113,7 +124,7 @@ def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]
     out = options.out
     if out is None and subject.audits is not None:
         out = subject.audits / default_name(options, len(prefixes))
-    if out and options.completions and options.completions.resolve() in (out.resolve(), beside(out).resolve()):
+    if out and options.completions and real(options.completions) in (real(out), real(beside(out))):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
     about = {**subject.about(), "contexts_from": origin_of(options), "dtype": options.dtype}
     try:
@@ -233,6 +244,8 @@ def counted(records: Path | None) -> set[tuple[str, int]]:
 
 
 def contexts_of(record: Record) -> range:
+    if record.signature["shard"] == ALL:
+        return range(record.counts.contexts)
     first, last = map(int, record.signature["shard"].split("-"))
     return range(first, last + 1)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from eosin.auditing.termination import contexts_for_width, contexts_needed
 from eosin.errors import BadInput
-from eosin.files import write_text
+from eosin.files import real, write_text
 from eosin.report.audits import at_limits, by_decoder, histogram, loops, quantiles, survival
 from eosin.report.comparison import paired
 from eosin.report.initialisations import across_models, several
@@ -102,11 +102,11 @@ def run(options: argparse.Namespace) -> None:
         found = load_records(options.records)
         said, files = (
             rendered(tables(options, found), options),
-            {path.resolve() for each in found for path in each.files},
+            {real(path) for each in found for path in each.files},
         )
     if options.out is None:
         print(said)
-    elif options.out.resolve() in files:
+    elif real(options.out) in files:
         raise BadInput(f"--out {options.out} is a file of records, which would be lost; name another")
     else:
         written(options.out, said)
@@ -144,8 +144,8 @@ def for_machines(table: Table) -> dict[str, Any]:
 
 def page_written(options: argparse.Namespace) -> str:
     found = load_records(options.records)
-    files = {path.resolve() for each in found for path in each.files}
-    if options.html.resolve() in files | {path.resolve() for path in [*options.completions, *options.traces]}:
+    files = {real(path) for each in found for path in each.files}
+    if real(options.html) in files | {real(path) for path in [*options.completions, *options.traces]}:
         raise BadInput(f"--html {options.html} is a file that the page is made of; name another")
     made = page_of([each.record for each in found], options.completions, options.traces)
     written(options.html, made.html())

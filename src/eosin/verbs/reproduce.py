@@ -79,7 +79,9 @@ def run(options: argparse.Namespace) -> None:
     results = Results(folder)
     if plan.given:
         check_settings(plan, options)  # a setting that is misspelt is not one that differs
-    for piece in plan.pieces:
+    whole = together(plan, folder)
+    check_names(whole)
+    for piece in whole.pieces:
         results.check(piece)
     if options.dry_run:
         print(listed(plan, results, options))
@@ -89,10 +91,10 @@ def run(options: argparse.Namespace) -> None:
             raise BadInput(
                 f"there are no results in {folder}; make some without --tables-only, or name another (--out)"
             )
-        shown = Shown(together(plan, folder), results)
+        shown = Shown(whole, results)
     else:
-        shown = made(plan, results, options)
-    with locked(folder):
+        shown = made(plan, whole, results, options)
+    with locked(folder), going_on(results):
         write_plan(shown.plan, folder)
         shown.write()
     asked = {exhibit.name: shown.tables[exhibit.name] for exhibit in plan.exhibits}
@@ -101,9 +103,8 @@ def run(options: argparse.Namespace) -> None:
         check_baselines(plan, results)
 
 
-def made(plan: Plan, results: Results, options: argparse.Namespace) -> Shown:
-    """Do what is missing, and show it. torch is not needed to see that nothing is."""
-    whole = together(plan, results.folder)
+def made(plan: Plan, whole: Plan, results: Results, options: argparse.Namespace) -> Shown:
+    """Do what is missing, and show it with the rest. torch is not needed to see that nothing is."""
     shown = Shown(whole, results)
     missing = any(results.entry(results.as_it_stands(piece)) is None for piece in plan.pieces)
     if not missing and shown.is_drawn():
@@ -135,6 +136,16 @@ def together(plan: Plan, folder: Path) -> Plan:
     return replace(plan, exhibits=tuple(load_exhibit(name, plan.preset.tokenization) for name in order))
 
 
+def check_names(plan: Plan) -> None:
+    """Tables are called as their exhibits are, and runs as their models."""
+    called = Counter(exhibit.name for exhibit in plan.exhibits)
+    if twice := [name for name, count in called.items() if count > 1]:
+        raise BadInput(f"two exhibits are called {twice[0]}, and so would be their tables; rename a file")
+    trained = Counter(piece.run for piece in plan.trainings)
+    if twice := [run for run, count in trained.items() if count > 1]:
+        raise BadInput(f"two models are called {twice[0]}, and so would be their runs; rename a file")
+
+
 def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
     """What to make, and where: as the options say, and else as it was made there before."""
     if options.preset and options.named and options.preset != options.named:
@@ -146,9 +157,6 @@ def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
     preset = load_preset(name or before.preset)
     names = options.only or before.exhibits or preset.exhibits
     exhibits = tuple(load_exhibit(each, preset.tokenization) for each in dict.fromkeys(names))
-    called = Counter(exhibit.name for exhibit in exhibits)
-    if twice := [name for name, count in called.items() if count > 1]:
-        raise BadInput(f"two exhibits are called {twice[0]}, and so would be their tables; rename a file")
     seeds = options.seeds or before.seeds or preset.initialisations
     given = tuple(options.set or before.set)
     if any("seed" in assigned(each).get("training", {}) for each in given):
@@ -172,11 +180,17 @@ class MadeBefore:
 
 def plan_of(folder: Path) -> MadeBefore:
     path = folder / PLAN
-    if path.is_file():
-        return build(MadeBefore, with_tuples(section(read_toml(path), "plan", path)), "plan")
-    if (folder / PIECES).is_file():
+    if not path.is_file() and not (folder / PIECES).is_file():
+        return MadeBefore()
+    if not path.is_file():
         raise BadInput(f"{folder} has results, but no {PLAN} that says of what preset; name it: eosin reproduce PRESET")
-    return MadeBefore()
+    try:
+        said = section(read_toml(path), "plan", path)
+        if "preset" not in said:
+            raise BadInput("it names no preset")
+        return build(MadeBefore, with_tuples(said), "plan")
+    except BadInput as error:
+        raise BadInput(f"{path} is damaged: {error}; remove it, and name the preset: eosin reproduce PRESET") from error
 
 
 def check_extras() -> None:
@@ -262,7 +276,9 @@ def going_on(results: Results) -> Iterator[None]:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what is finished is in {results.folder}; the same command goes on") from None
     except OSError as error:
-        raise BadInput(f"{error}; what is finished is in {results.folder}, and the same command goes on") from error
+        raise BadInput(
+            f"{error}; what is finished is in {results.folder}, and when that is mended the same command goes on"
+        ) from error
 
 
 def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
