@@ -301,6 +301,8 @@ def test_a_context_can_be_picked_and_its_trace_shown(shown):
 @needs_browser
 @pytest.mark.parametrize("width", [360, 1200])
 def test_it_fits_a_phone(shown, width: int):
+    from selenium.webdriver.support.ui import Select
+
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
     shown.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     shown.refresh()
@@ -309,6 +311,15 @@ def test_it_fits_a_phone(shown, width: int):
         assert shown.execute_script("return Math.max(document.documentElement.scrollWidth, innerWidth)") <= width
         size = shown.execute_script("return parseFloat(getComputedStyle(document.body).fontSize)")
         assert size >= 14
+        Select(shown.find_element("id", "context")).select_by_index(1)
+        awaited(shown, "return document.querySelectorAll('#trace .legend .traces').length === 2")
+        title, legend, chart = (
+            shown.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()", each)
+            for each in ("#trace .xtitle", "#trace .legend", "#trace")
+        )
+        beside, below = legend["left"] >= title["right"], legend["top"] >= title["bottom"] - 1
+        assert below if width < 600 else beside
+        assert legend["bottom"] <= chart["bottom"] + 1
     finally:
         shown.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         shown.refresh()

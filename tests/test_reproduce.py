@@ -41,7 +41,7 @@ from eosin.reproduction.pieces import (
     unique,
 )
 from eosin.reproduction.presets import load_preset, preset_names
-from eosin.reproduction.rendering import baseline_records, verdict, write_plan
+from eosin.reproduction.rendering import Shown, baseline_records, page, verdict, write_plan
 from eosin.reproduction.results import PIECES, Results
 from eosin.reproduction.work import Workshop, check_work, in_words, threads_before
 from eosin.text.sources import CONTEXTS
@@ -984,6 +984,30 @@ def test_committed_tables_are_what_the_committed_records_render_to(folder: Path,
     for path in [folder / "README.md", *(folder / "tables").iterdir()]:
         assert (made / path.relative_to(folder)).read_text() == path.read_text(), path
     assert {path.name for path in (made / "tables").iterdir()} == {path.name for path in (folder / "tables").iterdir()}
+
+
+def test_a_page_counts_the_stars_and_names_every_head():
+    chosen = load_preset("quick")
+    plan = Plan(chosen, tuple(load_exhibit(name, chosen.tokenization) for name in chosen.exhibits), (0,))
+    said = [each.text for each in page(Shown(plan, Results(RESULTS / "quick"))).verdict]
+    rows = [line for line in (RESULTS / "quick" / "README.md").read_text().splitlines() if line.startswith("|")]
+    stars = sum(row.count("\\*") for row in rows)
+    assert stars > 0
+    assert any(f"{stars} of " in line for line in said)
+    (heads,) = [exhibit for exhibit in plan.exhibits if exhibit.kind == "heads"]
+    for shown in (each for each in heads.models if each.head != "softmax"):
+        baseline = next(each.model for each in heads.models if (each.label, each.head) == (shown.label, "softmax"))
+        (line,) = [line for line in said if line.startswith(f"{baseline}, ") and f"{shown.head} (" in line]
+        ended = "it ended on every context" in line
+        row = next(row for row in rows if row.startswith(f"| {shown.label}") and f"| {shown.head} " in row)
+        assert ended == ("| 0.00 (" in re.sub(" +", " ", row))
+
+
+def test_what_nothing_is_known_of_is_named_once(tmp_path: Path):
+    chosen = load_preset("quick")
+    plan = Plan(chosen, tuple(load_exhibit(name, chosen.tokenization) for name in chosen.exhibits), (0,))
+    said = " ".join(each.text for each in page(Shown(plan, Results(tmp_path))).verdict)
+    assert said.count("Not trained yet") == said.count("word-lstm-softmax") == 1
 
 
 def test_what_is_in_the_way_is_told_or_made_anew(

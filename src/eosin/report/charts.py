@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from eosin.report.audits import facts, percent, percent_interval, ratio_of, told
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 OBVIOUS = ("model", "context set")
 """Facts whose values say what they are."""
+COLOURWAY, DASHES = 10, ("solid", "dash", "dot")
+"""plotly has so many colours; what comes after them is told apart by its dashes."""
 MOST_STEPS = 200
 """Points of a curve: a page stays small however long an audit was."""
 
@@ -74,18 +77,22 @@ def ratio_trace(name: str, records: Sequence[Record]) -> dict[str, Any]:
 def survival_charts(records: Sequence[Record]) -> list[Chart]:
     """The share that has not ended after each step, on logarithmic axes: a chart for each model."""
     layout = {
-        "height": 420,
         "xaxis": {"type": "log", "title": {"text": "step"}},
         "yaxis": {"type": "log", "title": {"text": "share that has not ended (%)"}},
     }
-    note = "A curve that becomes flat is a decoding that does not end."
+    note = "A curve that becomes flat is one of decodings that do not end."
     return [
-        Chart(f"Survival {name}".strip(), [curve(record) for record in group], layout, note)
+        Chart(
+            f"Survival {name}".strip(),
+            [curve(record, DASHES[place // COLOURWAY % len(DASHES)]) for place, record in enumerate(group)],
+            {"height": max(420, 110 + 20 * len(group)), **layout},
+            note,
+        )
         for name, group in by_subject(records).items()
     ]
 
 
-def curve(record: Record) -> dict[str, Any]:
+def curve(record: Record, dash: str = "solid") -> dict[str, Any]:
     """What was counted falls in steps; what was estimated is known here and there."""
     counts, limit = record.counts, record.signature["max_steps"]
     changes = [step for step in counts.steps if step <= limit]
@@ -95,7 +102,7 @@ def curve(record: Record) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
-        "line": {"shape": "linear" if counts.weights.sums else "hv"},
+        "line": {"shape": "linear" if counts.weights.sums else "hv", "dash": dash},
         "name": as_html(record.signature["decoder"]),
         "x": known,
         "y": [percent(counts.ratio(step)) or None for step in known],
@@ -126,26 +133,51 @@ def length_chart(distributions: Sequence[tuple[str, float, Mapping[int, int]]]) 
 
 def price_chart(title: str, decoder: str, points: Sequence[tuple[str, str, float, float]]) -> Chart:
     """What a remedy does and costs. Label, head, perplexity, ratio in percent."""
-    traces: list[dict[str, Any]] = []
-    for number, label in enumerate(dict.fromkeys(name for name, *_ in points)):
-        own = [point for point in points if point[0] == label]
-        heads, colour = [as_html(head) for _, head, _, _ in own], COLOURS[number % len(COLOURS)]
-        ratios: dict[str, Any] = {"type": "bar", "name": f"{as_html(label)}: r_L", "marker": {"color": colour}}
-        traces.append({**ratios, "x": heads, "y": [ratio for *_, ratio in own]})
-        perplexities = {"type": "scatter", "mode": "markers", "yaxis": "y2", "name": f"{as_html(label)}: perplexity"}
-        marker = {"size": 11, "symbol": "diamond-open", "color": colour}
-        traces.append({**perplexities, "marker": marker, "x": heads, "y": [measured for _, _, measured, _ in own]})
+    labels = dict.fromkeys(label for label, *_ in points)
+    traces = [
+        trace
+        for label, colour in zip(labels, itertools.cycle(COLOURS), strict=False)
+        for trace in priced(label, colour, [point for point in points if point[0] == label])
+    ]
     layout = {
         "height": 420,
         "barmode": "group",
+        "scattermode": "group",
         "xaxis": {"type": "category"},
         "yaxis": {"title": {"text": f"{as_html(decoder)} r_L (%)"}, "rangemode": "tozero"},
-        "yaxis2": {"title": {"text": "test perplexity"}, "overlaying": "y", "side": "right", "showgrid": False},
+        "yaxis2": {
+            "title": {"text": "test perplexity"},
+            "overlaying": "y",
+            "side": "right",
+            "showgrid": False,
+            "tickmode": "auto",
+            "range": [0, 1.15 * max(measured for *_, measured, _ in points)],
+        },
         "legend": {"orientation": "h", "y": 1.12},
     }
     return Chart(
         f"What a remedy does, and what it costs. {title}",
         traces,
         layout,
-        "Means, where there are several initialisations.",
+        "Bars are the ratio, diamonds the perplexity. Means, where there are several initialisations.",
     )
+
+
+def priced(label: str, colour: str, points: Sequence[tuple[str, str, float, float]]) -> list[dict[str, Any]]:
+    """The bars of a model, and on them its diamonds."""
+    common = {"x": [as_html(head) for _, head, _, _ in points], "offsetgroup": label}
+    ratios = {"type": "bar", "name": f"{as_html(label)}: r_L", "marker": {"color": colour, "opacity": 0.6}}
+    perplexities = {
+        "type": "scatter",
+        "mode": "markers+text",
+        "yaxis": "y2",
+        "name": f"{as_html(label)}: perplexity",
+        "marker": {"size": 11, "symbol": "diamond", "color": "#ffffff", "line": {"color": colour, "width": 2}},
+        "text": [f"{measured:.1f}" for *_, measured, _ in points],
+        "textposition": "top center",
+        "textfont": {"size": 10},
+    }
+    return [
+        {**common, **ratios, "y": [ratio for *_, ratio in points]},
+        {**common, **perplexities, "y": [measured for *_, measured, _ in points]},
+    ]

@@ -18,7 +18,7 @@ from eosin.reproduction.figures import draw, files_of
 from eosin.reproduction.figures import prices as priced
 from eosin.reproduction.pieces import Plan
 from eosin.reproduction.results import Entry, Results
-from eosin.reproduction.tables import KINDS, View, length_distributions, test_perplexities
+from eosin.reproduction.tables import KINDS, View, compared, length_distributions, not_trained, test_perplexities
 from eosin.settings import check_known, to_toml
 
 ENDINGS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
@@ -88,7 +88,8 @@ def overview(shown: Shown) -> str:
     parts = [
         f"# The paper's tables, `{preset.name}`",
         f"{preset.about[0].upper()}{preset.about[1:]}. Made by `{command(shown)}` from the records beside this "
-        "file; no number was typed. `eosin reproduce --out FOLDER --tables-only` makes the tables anew.",
+        "file; no number was typed. `eosin reproduce --out FOLDER --as-is` makes the tables and figures anew, and "
+        "report.html, a page; with `--tables-only` it makes the tables only.",
         *(as_markdown(table) for made in shown.tables.values() for table in made),
         as_markdown(took(shown.results)),
     ]
@@ -142,7 +143,7 @@ def page(shown: Shown) -> Page:
     first = "Charts are of the first initialisation of each model, unless they say otherwise."
     return Page(
         title=f"Does it stop? The paper reproduced: {name}",
-        verdict=[*verdict(views), *map(Said, unfinished(views))],
+        verdict=[*verdict(views), *map(Said, [*beside_the_paper(tables), *unfinished(views)])],
         charts=list(charts(views, records)),
         tables=tables,
         examples=list(examples(views)),
@@ -153,7 +154,17 @@ def page(shown: Shown) -> Page:
 
 def unfinished(views: Sequence[View]) -> list[str]:
     """What every number that rests on it has to be taken with."""
-    return list(dict.fromkeys(said for view in views for said in view.unfinished()))
+    untrained = list(dict.fromkeys(run for view in views for run in view.untrained()))
+    return [*not_trained(untrained), *dict.fromkeys(said for view in views for said in view.unfinished())]
+
+
+def beside_the_paper(tables: Sequence[Table]) -> Iterator[str]:
+    found = [differing for table in tables for differing in compared(table)]
+    if found:
+        yield (
+            f"Beside the paper: {sum(found)} of {len(found)} numbers differ from its own by more than our spread and "
+            "twice its deviation; in the tables they have a star."
+        )
 
 
 def baseline_records(shown: Sequence[View], initialisations: int | None = None) -> list[Record]:
@@ -207,14 +218,14 @@ def prices(view: View) -> Iterator[Said]:
     baselines = [shown for shown in view.exhibit.models if shown.head == "softmax" and test_perplexities(view, shown)]
     for baseline in baselines:
         before = test_perplexities(view, baseline)
-        fixes = [
-            f"{shown.head} ({measured:.1f})"
-            for shown, measured, share in priced(view)
-            if shown.label == baseline.label and shown.head != "softmax" and not share
-        ]
+        remedies = [each for each in priced(view) if each[0].label == baseline.label and each[0].head != "softmax"]
+        fixes = [f"{shown.head} ({measured:.1f})" for shown, measured, share in remedies if not share]
+        left = [f"{shown.head} ({share:.2f}% had not)" for shown, _, share in remedies if share]
         if fixes:
             yield Said(
                 f"{baseline.model}, {view.only_decoder()}: it ended on every context with {', '.join(fixes)}. In "
                 f"brackets the test perplexity; that of softmax is {sum(before) / len(before):.1f}.",
                 "good",
             )
+        if left:
+            yield Said(f"{baseline.model}, {view.only_decoder()}: not on every context with {', '.join(left)}.")

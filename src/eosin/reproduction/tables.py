@@ -1,12 +1,13 @@
 """What exhibits show: our numbers beside the paper's, from the results alone.
 
 A number of ours is a mean and deviation across initialisations, as in the paper, or with one initialisation a ratio and
-its 95% interval. A star marks what differs from the paper's by more than both spreads: twice the paper's deviation, and
-of ours the wider of deviation and interval.
+its 95% interval. A star marks what differs from the paper's by more than our spread, the wider of deviation and
+interval, and twice the paper's deviation.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -45,16 +46,18 @@ class View:
         return [entry for entry in entries if entry is not None]
 
     def table(self, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str) -> Table:
-        said = " ".join(filter(None, [*notes, self.exhibit.note, self.plan.preset.caution, *self.unfinished()]))
+        gaps = [*not_trained(self.untrained()), *self.unfinished()]
+        said = " ".join(filter(None, [*notes, self.exhibit.note, self.plan.preset.caution, *gaps]))
         return Table(tuple(columns), tuple(rows), self.exhibit.title, said)
 
+    def untrained(self) -> list[str]:
+        runs = (piece.run for piece in self.plan.of(self.exhibit).trainings)
+        return [run for run in runs if self.results.training(run) is None]
+
     def unfinished(self) -> Iterator[str]:
-        """What is missing, or was looked at before its end."""
+        """What was looked at before its end."""
         own = self.plan.of(self.exhibit)
         found = {piece.run: self.results.training(piece.run) for piece in own.trainings}
-        absent = [run for run, entry in found.items() if entry is None]
-        if absent:
-            yield f"Not trained yet: {listed(absent)}."
         for entry in filter(None, found.values()):
             if not entry["finished"]:
                 yield f"Unfinished: {entry['run']}, after {entry['epochs']} epochs (the best is {entry['best_epoch']})."
@@ -77,6 +80,11 @@ class View:
         counts = {record.counts.contexts for audit in own.audits for record in self.results.records(audit).values()}
         contexts = f"{' or '.join(f'{count:,}' for count in sorted(counts))} contexts." if counts else ""
         return f"L = {self.plan.preset.max_steps:,}; {contexts}".rstrip("; ")
+
+
+def not_trained(runs: Sequence[str]) -> Iterator[str]:
+    if runs:
+        yield f"Not trained yet: {listed(runs)}."
 
 
 MOST_LISTED = 12
@@ -165,7 +173,7 @@ def number(pair: Any) -> Paper | None:
     return None if pair is None else (float(pair[0]), float(pair[1]) if len(pair) > 1 else None)
 
 
-STAR = "* differs from the paper's by more than both spreads."
+STAR = "* differs from the paper's by more than our spread and twice its deviation."
 
 
 def ratios(view: View) -> list[Table]:
@@ -211,6 +219,17 @@ def beside_the_paper(view: View, columns: Sequence[Column], rows: Sequence[tuple
         return view.table(columns, rows, view.at_limit(), STAR)
     own = [place for place, column in enumerate(columns) if column.shown is not shown_paper]
     return view.table([columns[i] for i in own], [tuple(row[i] for i in own) for row in rows], view.at_limit())
+
+
+def compared(table: Table) -> list[bool]:
+    """Of each number of ours that stands beside one of the paper's, whether it differs."""
+    pairs = [
+        (place, place + 1)
+        for place, (left, right) in enumerate(itertools.pairwise(table.columns))
+        if (left.shown, right.shown) == (shown_ours, shown_paper)
+    ]
+    both = ((row[mine], row[theirs]) for row in table.rows for mine, theirs in pairs)
+    return [bool(mine[-1]) for mine, theirs in both if isinstance(mine, tuple) and theirs is not None]
 
 
 def test_perplexities(view: View, shown: Shown) -> list[float]:

@@ -27,10 +27,10 @@ from eosin.settings import assigned, build, read_toml, section, with_tuples
 if TYPE_CHECKING:
     from eosin.reproduction.work import Workshop
 
-DESCRIPTION = """PRESET is quick (minutes), small (the paper's data and sizes, few epochs: hours on a CPU), paper (ten
-initialisations: days on a GPU), gpt2 (the paper's fine-tuning of GPT-2: days on a GPU) or smollm2 (the same in small:
-hours on a CPU). What is missing is trained and audited; what is finished is never done again, and the same command goes
-on after a kill. Tables, figures and a page (report.html) are in the folder --out.
+DESCRIPTION = """PRESET is quick (minutes), small (the paper's data and sizes, few epochs: two hours a model on a CPU),
+paper (ten initialisations: days on a GPU), gpt2 (the paper's fine-tuning of GPT-2: days on a GPU) or smollm2 (the same
+in small: hours on a CPU). What is missing is trained and audited; what is finished is never done again, and the same
+command goes on after a kill. Tables, figures and a page (report.html) are in the folder --out.
 
 examples:
   eosin reproduce quick

@@ -17,24 +17,30 @@ function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
+const PHONE = 640; // narrower than so many pixels
 function themed(layout, width, traces) {
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
   const axes = {};
   for (const name of ["xaxis", "yaxis", "yaxis2"]) {
     if (name !== "yaxis2" || layout.yaxis2) axes[name] = { ...axis, ...(layout[name] || {}) };
   }
+  const narrow = width < PHONE;
+  const below = { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0 };
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--ink"), size: 12 },
-    margin: { l: 50, r: 20, t: 36, b: 45 }, legend: width < 640 ? { orientation: "h", y: -0.25 } : {},
-    showlegend: traces > 1 && (width >= 640 || traces <= 6), // a long legend leaves no room for a chart on a phone
+    margin: { l: 50, r: 20, t: 36, b: 45 }, showlegend: traces > 1,
     modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft") }, ...layout, ...axes,
+    // on a phone the legend stands below the chart, which grows by its lines
+    ...(narrow ? { legend: below, height: (layout.height || 340) + (traces > 1 ? 22 * traces : 0) } : {}),
   };
 }
 
 const drawn = new Map();
 function draw(place, traces, layout) {
   drawn.set(place, [traces, layout]);
-  Plotly.react(place, traces, themed(layout, place.clientWidth, traces.length), { responsive: true, displaylogo: false });
+  const whole = themed(layout, place.clientWidth, traces.length);
+  if (whole.height) place.style.height = `${whole.height}px`;
+  Plotly.react(place, traces, whole, { responsive: true, displaylogo: false, displayModeBar: place.clientWidth < PHONE ? false : "hover" });
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const [place, [traces, layout]] of drawn) draw(place, traces, layout);
