@@ -15,6 +15,7 @@ from test_report import L, record
 
 from eosin.causes import Cause
 from eosin.cli import main
+from eosin.report import charts
 from eosin.report.audits import percent
 from eosin.report.charts import curve
 from eosin.report.completions import LETTERS, REPEATED, SHOWN, Sample, sampled
@@ -151,7 +152,7 @@ def test_what_repeats_is_told_apart_however_late_it_begins(before: int, repeated
     line = {"decoder": "greedy", "context": 1, "cause": "looping", "steps": 9, "loop": loop}
     held = shown_on_the_page(json.dumps({**line, "text": "a" * before + "b" * repeated}), 1, Path("file"))
     dots = " ..."
-    assert held["before"] == "a" * before if before <= LETTERS else "a" * LETTERS + dots
+    assert held["before"] == ("a" * before if before <= LETTERS else "a" * LETTERS + dots)
     assert held["repeated"] == ("b" * repeated if repeated <= REPEATED else "b" * REPEATED + dots)
 
 
@@ -171,6 +172,16 @@ def test_a_curve_of_what_was_counted_goes_down_in_steps(ends: list[int]):
     flat = [step for step, share in held.items() if share is not None]
     above = [step for step in range(1, L + 1) if counted.counts.ratio(step).value > 0]
     assert not above or max(flat) == max(above)
+
+
+@pytest.mark.parametrize("most", [2, L, 2 * L])
+def test_a_curve_with_too_many_steps_is_drawn_through_some_of_them(most: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(charts, "MOST_STEPS", most)
+    counted = record([(end, Cause.EOS) for end in range(1, L + 1)])
+    drawn = curve(counted)
+    assert drawn["line"]["shape"] == ("hv" if most >= L else "linear")
+    assert len(drawn["x"]) <= most + 2
+    assert drawn["y"] == [percent(counted.counts.ratio(step)) or None for step in drawn["x"]]
 
 
 def test_report_makes_a_page_of_records_completions_and_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -25,7 +25,7 @@ from test_record import counts_of
 from texts import real_sentences, write_lines
 
 import eosin
-from eosin.auditing.record import Record
+from eosin.auditing.record import Record, read_records
 from eosin.auditing.termination import survivors
 from eosin.causes import Cause
 from eosin.cli import main
@@ -114,7 +114,7 @@ def with_damage(table: dict[str, Any], way: tuple[Any, ...], odd: object) -> dic
 GONE = object()
 WHOLE = json.loads(record([(3, Cause.EOS), (30, Cause.LOOPING), (20, Cause.PROVED), (5, Cause.EOS)]).written())
 WEIGHTED = {**WHOLE, "counts": {**WHOLE["counts"], "weights": [[L, 2.0, 1.5]]}}
-ODD = [GONE, None, True, "x", [], {}, [[]], 1e308, -1, 0.5, 10**400]
+ODD = [GONE, None, True, "x", [], {}, [[]], 1e308, -1, 7, 10**6, 0.5, 10**400]
 
 
 @pytest.mark.parametrize("whole", [WHOLE, WEIGHTED], ids=["counted", "estimated"])
@@ -126,6 +126,7 @@ def test_a_damaged_record_is_refused_or_shown(whole: dict[str, Any], odd: object
     for way in places(whole):
         path.write_text(json.dumps(with_damage(whole, way, odd)) + "\n")
         try:
+            assert len(list(read_records(path))) == 1
             records = [filed.record for filed in load_records([path])]
             for make in MAKERS.values():
                 as_text(make(records))

@@ -181,9 +181,13 @@ def fits(value: Any, kind: Any) -> bool:
     return isinstance(value, (int, float) if kind is float else kind)
 
 
-def misfits(table: Table, kinds: Mapping[str, Any]) -> list[str]:
-    """The keys that a table out of a file lacks, or whose value is of another kind."""
-    return [key for key, kind in kinds.items() if key not in table or not fits(table[key], kind)]
+def check_kinds(table: Table, kinds: Mapping[str, Any]) -> None:
+    """Raise a ValueError where a table out of a file lacks a key, or has a value of another kind for it."""
+    for key, kind in kinds.items():
+        if key not in table:
+            raise ValueError(f"it lacks {key!r}")
+        if not fits(table[key], kind):
+            raise ValueError(f"{key} must be {_described(kind)}, got {shown(table[key])}")
 
 
 def _described(kind: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from eosin.auditing.termination import Estimate, Lengths, Ratio, lengths, survivors
 from eosin.errors import BadInput
-from eosin.settings import misfits
+from eosin.settings import check_kinds
 
 NGRAMS = (1, 4)
 SMALLEST_HASHES = 1024
@@ -267,14 +267,12 @@ class Record:
         numbers = [*counts.ended, counts.tokens, *(loop.onset.count for loop in counts.loops.values())]
         for table in (counts.ended, counts.causes, counts.ngrams, counts.repeated):
             numbers += table.values()
-        if any(type(number) is not int or number < 0 for number in numbers):
-            raise ValueError("a count is not a whole number")
-        if type(counts.contexts) is not int or counts.contexts < 1:
-            raise ValueError(f"contexts must be at least 1, got {counts.contexts!r}")
+        if any(number < 0 for number in numbers):
+            raise ValueError(f"a count is negative: {min(numbers)}")
+        if counts.contexts < 1:
+            raise ValueError(f"contexts must be at least 1, got {counts.contexts}")
         if any(loop.onset.count < 1 or len(loop.drift or range(4)) != 4 for loop in counts.loops.values()):
             raise ValueError("a loop that nothing fell into, or whose drift is no drift")
-        if type(self.signature.get("decoder", "")) is not str:
-            raise ValueError(f"the decoder must be a specification, got {self.signature['decoder']!r}")
 
 
 PAIRS = list[list[int]]
@@ -315,9 +313,8 @@ def check_shape(signature: dict[str, Any], counts: dict[str, Any]) -> None:
     parts += [({"tokens": tokens, **loop}, LOOP) for tokens, loop in counts["loops"]]
     signed = [(signature, SIGNATURE), (signature.get("model", {}), MODEL), (signature.get("contexts", {}), CONTEXTS)]
     parts += [(part, {key: kind for key, kind in kinds.items() if key in part}) for part, kinds in signed]
-    wrong = [key for part, kinds in parts for key in misfits(part, kinds)]
-    if wrong:
-        raise ValueError(f"{', '.join(dict.fromkeys(wrong))} should be otherwise")
+    for part, kinds in parts:
+        check_kinds(part, kinds)
 
 
 ALL = "all"
@@ -341,7 +338,7 @@ def read_records(path: Path) -> Iterator[Record]:
     for number, line in enumerate(lines_of(path, "records of an audit"), 1):
         try:
             yield Record.read(line)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, zlib.error) as error:
             raise BadInput(f"line {number} of {path} is not a record of an audit: {error}") from error
 
 

@@ -93,16 +93,17 @@ def survival_charts(records: Sequence[Record]) -> list[Chart]:
 
 
 def curve(record: Record, dash: str = "solid") -> dict[str, Any]:
-    """What was counted falls in steps; what was estimated is known here and there."""
+    """What was counted falls in steps; what was estimated, or has too many of them, is drawn here and there."""
     counts, limit = record.counts, record.signature["max_steps"]
     changes = [step for step in counts.steps if step <= limit]
     # a logarithm has no place for zero: a curve that falls to it is drawn to the step before
-    steps = sorted({1, limit, *thinned(sorted(changes)), max(max(changes, default=limit) - 1, 1)})
+    some = thinned(sorted(changes))
+    steps = sorted({1, limit, *some, max(max(changes, default=limit) - 1, 1)})
     known = [step for step in steps if counts.knows(step)]
     return {
         "type": "scatter",
         "mode": "lines",
-        "line": {"shape": "linear" if counts.weights.sums else "hv", "dash": dash},
+        "line": {"shape": "linear" if counts.weights.sums or len(some) < len(changes) else "hv", "dash": dash},
         "name": as_html(record.signature["decoder"]),
         "x": known,
         "y": [percent(counts.ratio(step)) or None for step in known],

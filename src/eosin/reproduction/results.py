@@ -26,7 +26,7 @@ from eosin.files import locked_file
 from eosin.report.audits import missing
 from eosin.report.reading import records_of
 from eosin.reproduction.pieces import Audit, Examples, Piece
-from eosin.settings import misfits
+from eosin.settings import check_kinds
 
 PIECES, LOCK = "pieces.jsonl", "lock"
 Entry = dict[str, Any]
@@ -147,8 +147,7 @@ def checked_example(example: Entry) -> Entry:
 def read_entry(line: str, number: int, path: Path) -> Entry:
     try:
         entry = read_json(line)
-        if wrong := misfits(entry, {**ALWAYS, **HELD[entry["what"]]}):
-            raise ValueError(f"{', '.join(wrong)} should be otherwise")
+        check_kinds(entry, {**ALWAYS, **HELD[entry["what"]]})
         if any(len(pair) != 2 for pairs in entry.get("lengths", {}).values() for pair in pairs):
             raise ValueError("lengths should be pairs")
         if lacking := {"processor", "torch", "eosin"} - entry["machine"].keys():

@@ -11,13 +11,14 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from statistics import fmean
 from typing import Any
 
-from eosin.auditing.record import Counts, Record
+from eosin.auditing.record import Record
 from eosin.auditing.termination import across_initialisations, lengths
 from eosin.causes import Cause
 from eosin.errors import BadInput
-from eosin.report.audits import percent, percent_interval, ratio_of
+from eosin.report.audits import Share, percent, percent_interval, ratio_of
 from eosin.report.tables import Column, Table, Value, one_decimal, two_decimals, whole
 from eosin.reproduction.exhibits import Exhibit, Shown, at_temperature
 from eosin.reproduction.pieces import Examples, Plan
@@ -105,7 +106,7 @@ OURS = ("ours", "spread low", "spread high", "initialisations", "differs")
 def ours(values: Sequence[float], interval: tuple[float, float] | None, paper: Paper | None) -> Value:
     """Mean, the two ends of its spread, how many initialisations, and whether it differs from the paper's.
 
-    The interval is that of what was counted, with all initialisations together.
+    The interval is that of what was counted on the contexts, which are the same for every initialisation.
     """
     if not values:
         return None
@@ -121,12 +122,16 @@ def differs(low: float, high: float, paper: Paper | None) -> bool:
     if paper is None:
         return False
     mean, deviation = paper
-    room = half_a_digit(mean) + (0.0 if deviation is None else 2 * (deviation + half_a_digit(deviation)))
+    room = HALF_A_HUNDREDTH + (0.0 if deviation is None else 2 * (deviation + half_a_digit(deviation)))
     return low > mean + room or high < mean - room
 
 
+HALF_A_HUNDREDTH = 0.005
+"""How far a mean of the paper may be from what it measured: all are printed with two decimals."""
+
+
 def half_a_digit(printed: float) -> float:
-    """How far what is printed may be from what was measured."""
+    """How far a deviation may be, of which some have one decimal."""
     return 0.5 * 10.0 ** int(Decimal(repr(printed)).as_tuple().exponent)
 
 
@@ -157,9 +162,16 @@ def ratio(records: Sequence[Record], paper: Paper | None = None) -> Value:
 
 
 def at_given_limit(records: Sequence[Record], limit: int, paper: Paper | None = None) -> Value:
-    together = sum((record.counts for record in records), Counts())
-    values = [percent(record.counts.ratio(limit)) for record in records]
-    return ours(values, percent_interval(together.ratio(limit)) if records else None, paper)
+    shares = [record.counts.ratio(limit) for record in records]
+    return ours([percent(share) for share in shares], mean_interval(shares), paper)
+
+
+def mean_interval(shares: Sequence[Share]) -> tuple[float, float] | None:
+    """As wide as one audit's, however many there are: all were tried on the same contexts."""
+    if not shares:
+        return None
+    lows, highs = zip(*map(percent_interval, shares), strict=True)
+    return fmean(lows), fmean(highs)
 
 
 def proved(records: Sequence[Record]) -> float | None:
