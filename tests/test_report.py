@@ -654,6 +654,8 @@ def test_the_verdict_is_of_what_was_counted():
     assert "11.11% of 9 contexts" in worst
     assert good.endswith("every context: consistent-b:1.")
     assert late.endswith("at the limit: consistent-a:1.")
+    late = [sentence.text for sentence in verdict(bad, [record(left, decoder="consistent-b:1")])][-1]
+    assert late.endswith("at the limit: consistent-a:1, consistent-b:1.")
     assert [s.text for s in verdict([record(ended, estimator="survival")])] == [
         "Survival was estimated, and no ending counted."
     ]

@@ -374,6 +374,22 @@ def test_the_verdict_is_of_all_initialisations(tmp_path: Path):
     assert [record.signature["run"] for record in baseline_records([view], 1)] == ["word-tanh-softmax"]
 
 
+@pytest.mark.parametrize("contexts", ["train", "valid", "random"])
+def test_the_verdict_of_a_remedy_is_of_all_kinds_of_contexts(contexts: str, tmp_path: Path):
+    plan = Plan(load_preset("quick"), (load_exhibit("table-1-bpe"), load_exhibit("contexts")), (0,))
+    remedy = "consistent-nucleus:0.2"
+    for kind, decoder, ended in (("test", "greedy", {}), ("test", remedy, {1: 3}), (contexts, remedy, {1: 2})):
+        path = tmp_path / plan.audit("bpe-tanh-softmax", (), kind).file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        signature = {"decoder": decoder, "max_steps": 500, "contexts": {"kind": kind, "count": 3}, "shard": "0-2"}
+        with path.open("a") as file:
+            file.write(Record(signature, Counts(3, 3, Counter(ended))).written() + "\n")
+    views = [tables.View(exhibit, plan, Results(tmp_path)) for exhibit in plan.exhibits]
+    worst, late = (said.text for said in verdict(views))
+    assert "greedy has not ended on 100.00%" in worst
+    assert late.endswith(f"had not ended on every context at the limit: {remedy}.")
+
+
 def start(*arguments: object, **how: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "eosin", "reproduce", *map(str, arguments)],

@@ -12,8 +12,8 @@ from eosin.report.page import Said
 KEEPS_EOS = "consistent-"
 
 
-def verdict(audited: Sequence[Record]) -> Iterator[Said]:
-    """Of what was counted; an estimate is never quite zero."""
+def verdict(audited: Sequence[Record], elsewhere: Sequence[Record] = ()) -> Iterator[Said]:
+    """Of what was counted; an estimate is never quite zero. A remedy also has to end on the contexts of `elsewhere`."""
     records = [record for record in audited if record.signature.get("estimator") != "survival"]
     if not records:
         yield Said("Survival was estimated, and no ending counted." if audited else "Nothing has been audited yet.")
@@ -24,7 +24,7 @@ def verdict(audited: Sequence[Record]) -> Iterator[Said]:
         yield Said(f"It stopped on every context; the true ratios may be up to {most:.2f}% (95% intervals).", "good")
         return
     yield Said(f"It does not always stop: {worst_in_words(worst)}.", "bad")
-    keeping = [record for record in records if record.signature["decoder"].startswith(KEEPS_EOS)]
+    keeping = [record for record in [*records, *elsewhere] if record.signature["decoder"].startswith(KEEPS_EOS)]
     left = dict.fromkeys(record.signature["decoder"] for record in keeping if ratio_of(record).value > 0)
     ended = dict.fromkeys(r.signature["decoder"] for r in keeping if r.signature["decoder"] not in left)
     if ended:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 from eosin.auditing.record import Record
@@ -182,6 +183,17 @@ def first_records(shown: Sequence[View], initialisations: int | None) -> list[Re
     return list(found.values())
 
 
+def records_elsewhere(shown: Sequence[View]) -> list[Record]:
+    """On contexts of other kinds than those that decoders are compared on."""
+    return [
+        record
+        for view in shown
+        if view.exhibit.kind == "contexts"
+        for model, decoder, contexts in product(view.exhibit.models, view.exhibit.decoders, view.exhibit.contexts)
+        for record in view.of_decoder(model, decoder, contexts)
+    ]
+
+
 def charts(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Chart]:
     plain = [record for record in records if "temperature" not in record.signature["decoder"]]
     if plain:
@@ -207,7 +219,7 @@ def examples(shown: Sequence[View]) -> Iterator[Entry]:
 
 def verdict(shown: Sequence[View]) -> Iterator[Said]:
     """Does it stop, how often not, what fixes it, at what price; of all initialisations."""
-    yield from report_verdict(baseline_records(shown))
+    yield from report_verdict(baseline_records(shown), records_elsewhere(shown))
     for view in shown:
         if view.exhibit.kind == "heads":
             yield from prices(view)
