@@ -164,8 +164,10 @@ def test_an_audit_that_is_killed_goes_on(tmp_path: Path):
 
 
 def test_an_interrupt_is_one_line(tmp_path: Path):
+    """Also where these tests run in the background of a shell, which has its jobs ignore interrupts."""
     out = tmp_path / "out.jsonl"
-    process = start("audit", "run", *LONG, "--out", str(out))
+    listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    process = start("audit", "run", *LONG, "--out", str(out), **listening)
     wait_for_records(process, out, 1)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
