@@ -1,5 +1,6 @@
 """The page: it holds all it needs, shows model text as text, and works in a real browser."""
 
+import itertools
 import json
 import re
 import shutil
@@ -370,3 +371,16 @@ def test_a_report_of_a_hundred_thousand_completions_stays_responsive(driver, tmp
     )
     assert took < 1000
     assert set(text_of(driver, "#completions .tag:first-child")) == {"greedy"}
+
+
+@needs_browser
+@pytest.mark.parametrize("models", [1, 2, 6])
+def test_models_that_fail_alike_are_all_seen(driver, models: int, tmp_path: Path):
+    same = [(3, Cause.EOS), (30, Cause.LIMIT)]
+    records = [record(same, run=f"model-{n}", decoder=name) for n in range(models) for name in ("greedy", "top-k:2")]
+    (tmp_path / "page.html").write_text(page_of(records).html(), encoding="utf-8")
+    driver.get((tmp_path / "page.html").as_uri())
+    awaited(driver, f"return document.querySelectorAll('[data-chart=\"0\"] .point').length === {2 * models}")
+    points = "[...document.querySelectorAll('[data-chart=\"0\"] .point')].map(e => e.getBoundingClientRect())"
+    heights = sorted(driver.execute_script(f"return {points}.map(box => [box.top, box.bottom])"))
+    assert all(above[1] <= below[0] for above, below in itertools.pairwise(heights))

@@ -45,13 +45,14 @@ def by_subject(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def ratio_chart(records: Sequence[Record]) -> Chart:
     """The non-termination ratios with their intervals, in percent."""
-    decoders = dict.fromkeys(record.signature["decoder"] for record in records)
+    decoders, subjects = {record.signature["decoder"] for record in records}, by_subject(records)
     layout = {
-        "height": 160 + 24 * len(decoders),
+        "height": 160 + max(24, 12 * len(subjects)) * len(decoders),
         "xaxis": {"title": {"text": "r_L (%)"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category"},
+        "scattermode": "group",  # models beside each other: zeros would hide zeros
     }
-    traces = [ratio_trace(name, group) for name, group in by_subject(records).items()]
+    traces = [ratio_trace(name, group) for name, group in subjects.items()]
     return Chart("How often decoding does not end", traces, layout, "Bars are 95% intervals.")
 
 
@@ -61,6 +62,7 @@ def ratio_trace(name: str, records: Sequence[Record]) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
+        "orientation": "h",
         "name": as_html(name) or "r_L",
         "x": values,
         "y": [as_html(record.signature["decoder"]) for record in records],
