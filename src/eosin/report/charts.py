@@ -82,7 +82,7 @@ def survival_charts(records: Sequence[Record]) -> list[Chart]:
         "xaxis": {"type": "log", "title": {"text": "step"}},
         "yaxis": {"type": "log", "title": {"text": "share that has not ended (%)"}},
     }
-    note = "A curve that becomes flat is one of decodings that do not end."
+    note = "A curve that becomes flat is one of decodings that loop; which of them never end is what proofs say."
     return [
         Chart(
             f"Survival {name}".strip(),
