@@ -297,6 +297,7 @@ def test_the_demo_shows_the_failure_and_its_cure(
     shown = capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["records-demo-st.jsonl", "records-demo.jsonl"]
     assert "demo-st" in shown
+    (tmp_path / "demo").mkdir()  # a folder of that name is no run
     main(["trace", "demo", "--max-steps", "30"])
     main(["certify", "demo-st", "greedy"])
     assert "Every decoding has ended by step 693" in capsys.readouterr().out

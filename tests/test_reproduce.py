@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -367,7 +369,8 @@ def test_the_verdict_is_of_all_initialisations(tmp_path: Path):
         path = tmp_path / plan.audit(run, ()).file
         path.parent.mkdir(parents=True)
         counts = Counts(3, 3, Counter(ended))
-        signature = {"decoder": "greedy", "max_steps": 500, "run": run, "contexts": {"count": 3}, "shard": "0-2"}
+        asked = {"run": run, "contexts_from": "test", "max_steps": 500}
+        signature = {**asked, "decoder": "greedy", "contexts": {"count": 3}, "shard": "0-2"}
         path.write_text(Record(signature, counts).written() + "\n")
     view = tables.View(plan.exhibits[0], plan, Results(tmp_path))
     assert [said.tone for said in verdict([view])] == ["bad"]
@@ -381,7 +384,8 @@ def test_the_verdict_of_a_remedy_is_of_all_kinds_of_contexts(contexts: str, tmp_
     for kind, decoder, ended in (("test", "greedy", {}), ("test", remedy, {1: 3}), (contexts, remedy, {1: 2})):
         path = tmp_path / plan.audit("bpe-tanh-softmax", (), kind).file
         path.parent.mkdir(parents=True, exist_ok=True)
-        signature = {"decoder": decoder, "max_steps": 500, "contexts": {"kind": kind, "count": 3}, "shard": "0-2"}
+        asked = {"run": "bpe-tanh-softmax", "contexts_from": kind, "max_steps": 500}
+        signature = {**asked, "decoder": decoder, "contexts": {"count": 3}, "shard": "0-2"}
         with path.open("a") as file:
             file.write(Record(signature, Counts(3, 3, Counter(ended))).written() + "\n")
     views = [tables.View(exhibit, plan, Results(tmp_path)) for exhibit in plan.exhibits]
@@ -652,25 +656,32 @@ def test_no_run_at_all_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("what", "name", "value"),
     [
-        ("seconds", "a"),
-        ("seconds", None),
-        ("seconds", 10**400),
-        ("machine", {}),
-        ("perplexity", "low"),
-        ("perplexity", {"test": "low"}),
-        ("lengths", {"test": [[1]]}),
+        ("training", "seconds", "a"),
+        ("training", "seconds", None),
+        ("training", "seconds", 10**400),
+        ("training", "machine", {}),
+        ("training", "perplexity", "low"),
+        ("training", "perplexity", {"valid": 3.0, "test": "low"}),
+        ("training", "perplexity", {"valid": 3.0, "test": float("nan")}),
+        ("training", "perplexity", {}),
+        ("corpus", "lengths", {"train": [[1, 2]], "valid": [[1, 2]], "test": [[1]]}),
+        ("corpus", "lengths", {"train": [[1, 2]], "valid": [[1, 2]], "test": [[-1, -2]]}),
+        ("corpus", "lengths", {"train": [], "valid": [], "test": []}),
+        ("corpus", "lengths", {}),
+        ("corpus", "statistics", {}),
+        ("corpus", "statistics", {"train": "many"}),
     ],
 )
 def test_a_piece_that_is_damaged_is_one_line(
-    name: str, value: object, done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    what: str, name: str, value: object, done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     chosen, finished = done
     shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns("runs"))
     path = tmp_path / "out" / PIECES
     lines = path.read_text().splitlines()
-    place = next(number for number, line in enumerate(lines) if '"what": "training"' in line)
+    place = next(number for number, line in enumerate(lines) if f'"what": "{what}"' in line)
     lines[place] = json.dumps({**json.loads(lines[place]), name: value})
     path.write_text("\n".join(lines) + "\n")
     said = refused(capsys, chosen, "--out", tmp_path / "out", "--tables-only")
@@ -685,15 +696,138 @@ def test_every_preset_can_be_worked_on(name: str):
     check_work(plan, "cpu", "auto")
 
 
-def test_figures_that_are_gone_are_drawn_again(done: tuple[Path, Path], tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("figures/lengths.svg", None),
+        ("figures/lengths.svg", 0),
+        ("report.html", None),
+        ("report.html", 0),
+        ("report.html", 3000),
+    ],
+)
+def test_what_is_shown_is_made_again_where_it_is_gone_or_cut(
+    name: str, left: int | None, done: tuple[Path, Path], tmp_path: Path
+):
     chosen, finished = done
     out = tmp_path / "out"
     shutil.copytree(finished, out)
-    gone = out / "figures" / "lengths.svg"
-    drawn = gone.read_bytes()
-    gone.unlink()
+    shown = (out / name).read_bytes()
+    (out / name).unlink()
+    if left is not None:
+        (out / name).write_bytes(shown[:left])
     reproduce(chosen, "--out", out)
-    assert gone.read_bytes() == drawn
+    assert (out / name).read_bytes() == shown
+
+
+def damaged(done: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A copy of finished results: the preset, the folder, and records to be damaged."""
+    chosen, finished = done
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    return chosen, out, out / "records" / "word-tanh-softmax" / "test-12-12.jsonl"
+
+
+def test_a_record_that_is_there_twice_counts_once(done: tuple[Path, Path], tmp_path: Path):
+    chosen, out, path = damaged(done, tmp_path)
+    tables = {each.name: each.read_bytes() for each in (out / "tables").iterdir()}
+    path.write_text("".join(line * 2 for line in path.read_text().splitlines(keepends=True)))
+    reproduce(chosen, "--out", out)
+    assert {each.name: each.read_bytes() for each in (out / "tables").iterdir()} == tables
+
+
+def test_records_of_another_run_are_not_taken_for_its_own(
+    done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    chosen, out, path = damaged(done, tmp_path)
+    shutil.copy(out / "records" / "word-lstm-softmax" / path.name, path)
+    assert "run is 'word-lstm-softmax' there" in refused(capsys, chosen, "--out", out)
+    path.unlink()
+    reproduce(chosen, "--out", out)
+    assert path.read_bytes() == (done[1] / path.relative_to(out)).read_bytes()
+
+
+def test_counts_that_do_not_add_up_are_told(
+    done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    chosen, out, path = damaged(done, tmp_path)
+    lines = path.read_text().splitlines(keepends=True)
+    record = json.loads(lines[0])
+    record["counts"]["contexts"] += 3
+    path.write_text("".join([json.dumps(record) + "\n", *lines[1:]]))
+    assert "does not add up" in refused(capsys, chosen, "--out", out)
+
+
+@pytest.mark.parametrize("steps", [[["a"]], [["a", "b", "c", "d", "e", "f"]], [["a", 0.5, float("nan"), 1, 1, None]]])
+def test_examples_that_no_page_can_show_are_told(
+    steps: list[list[object]], done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    chosen, out, _ = damaged(done, tmp_path)
+    path = max((out / "examples").iterdir(), key=lambda path: path.stat().st_size)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([json.dumps({**json.loads(lines[0]), "steps": steps}) + "\n", *lines[1:]]))
+    assert "is not a file of examples" in refused(capsys, chosen, "--out", out)
+
+
+def test_the_page_is_of_the_records_that_are_there(done: tuple[Path, Path]):
+    _, out = done
+    before = Results(out).digest()
+    for path in (next((out / "records").rglob("*.jsonl")), next((out / "examples").iterdir())):
+        written = path.read_bytes()
+        path.write_bytes(written[:-1])
+        assert Results(out).digest() != before
+        path.write_bytes(written)
+    assert Results(out).digest() == before
+
+
+def test_somebody_else_s_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chosen = preset(tmp_path, "statistics")
+    for name in ("README.md", "report.html", "tables/mine.csv"):
+        own = tmp_path / name.replace("/", "-") / name
+        own.parent.mkdir(parents=True)
+        own.write_text("mine")
+        out = tmp_path / name.replace("/", "-")
+        assert "would be overwritten" in refused(capsys, chosen, "--out", out)
+        assert [path for path in out.rglob("*") if path.is_file()] == [own]
+
+
+def test_what_another_process_finished_meanwhile_is_not_done_again(
+    done: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from eosin.reproduction.results import locked
+    from eosin.verbs import reproduce as verb
+
+    chosen, finished = done
+    out = tmp_path / "out"
+
+    @contextmanager
+    def held_up(folder: Path) -> Iterator[None]:
+        shutil.copytree(finished, out, dirs_exist_ok=True)
+        with locked(folder):
+            yield
+
+    monkeypatch.setattr(verb, "locked", held_up)
+    reproduce(chosen, "--out", out)
+    assert (out / PIECES).read_bytes() == (finished / PIECES).read_bytes()
+
+
+def test_a_terminal_that_lacks_letters_shows_their_numbers(done: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch):
+    chosen, out = done
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    process = start(chosen, "--out", out)
+    printed, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (0, "")
+    assert "6.07 \\xb1 5.6" in printed
+
+
+def test_whoever_has_seen_enough_may_close_the_pipe(tmp_path: Path):
+    process = start(preset(tmp_path, "statistics"), "--out", tmp_path / "out")
+    assert process.stdout
+    process.stdout.close()
+    assert process.wait(timeout=120) == 128 + signal.SIGPIPE
+    assert process.stderr
+    assert process.stderr.read() == ""
+    process.stderr.close()
 
 
 def test_an_audit_goes_on_with_as_many_threads_as_it_was_begun_with(done: tuple[Path, Path], tmp_path: Path):
@@ -845,6 +979,8 @@ def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "file").write_text("")
     assert "file" in refused(capsys, "quick", "--out", tmp_path / "file" / "out")
     assert "cannot write in /proc/1/nothing" in refused(capsys, "quick", "--out", "/proc/1/nothing")
+    for option in ("--out", "--runs"):
+        assert f"{option}: must be a folder, and is empty" in refused(capsys, "quick", option, "")
 
 
 OWN = """

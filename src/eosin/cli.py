@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import NoReturn
 
 import eosin
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb. Bad input is one line on standard error and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     verb = f" {meant(arguments)}".rstrip()
+    escape_letters_that_the_terminal_lacks()
     try:
         for argument in arguments:
             argument.encode()
@@ -58,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt as interrupt:
         said = "; ".join(["interrupted", *map(str, interrupt.args)])
         sys.exit(_said(verb, said, code=128 + signal.SIGINT))
+
+
+def escape_letters_that_the_terminal_lacks() -> None:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _said(verb: str, message: str, code: int) -> int:

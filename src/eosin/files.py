@@ -38,6 +38,10 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda partial: partial.write_bytes(content))
+
+
 def real(path: Path) -> Path:
     """Where it leads; a link that leads round in a circle stays what it is."""
     return Path(os.path.realpath(path))

@@ -69,7 +69,7 @@ def save_weights(folder: Path, model: nn.Module, architecture: Any, notes: Table
 def run_folder(run: Path | str) -> Path:
     """The directory of a run: one that is named, or one that comes with the package."""
     bundled = {path.name: path for path in BUNDLED_RUNS.iterdir() if (path / CONFIG).is_file()}
-    return Path(run) if Path(run).exists() else bundled.get(str(run), Path(run))
+    return Path(run) if (Path(run) / CONFIG).is_file() else bundled.get(str(run), Path(run))
 
 
 def is_bundled(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from eosin.report.audits import by_decoder, in_common, loops, quantiles, titled
 from eosin.report.charts import ratio_chart, survival_charts
 from eosin.report.completions import sampled
 from eosin.report.initialisations import across_models, several
-from eosin.report.page import Page
+from eosin.report.page import Page, checked_step
 from eosin.report.verdict import verdict
 
 
@@ -42,17 +42,8 @@ def example(path: Path) -> dict[str, Any]:
     """A trace as the page shows it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        steps = [
-            [
-                str(s["text"]),
-                float(s["prob"]),
-                float(s["eos_prob"]),
-                int(s["eos_rank"]),
-                int(s["kept"]),
-                s["removed_by"],
-            ]
-            for s in found["steps"]
-        ]
+        names = ("text", "prob", "eos_prob", "eos_rank", "kept", "removed_by")
+        steps = [checked_step(*(step[name] for name in names)) for step in found["steps"]]
         return {
             "group": f"context {found['index']}: {found['prefix_text']}",
             "run": path.stem,
@@ -63,5 +54,5 @@ def example(path: Path) -> dict[str, Any]:
             "steps": steps,
             "loop": found["loop"],
         }
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise BadInput(f"{path} is not a trace (eosin trace --json): {type(error).__name__}, {error}") from error

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ class Said:
     text: str
     tone: str = ""
     """`good`, `bad`, or neither."""
+
+
+def checked_step(text: Any, prob: Any, eos_prob: Any, eos_rank: Any, kept: Any, removed_by: Any) -> list[Any]:
+    """A step of a trace, as the page draws it; what is no number is a ValueError."""
+    numbers = float(prob), float(eos_prob), int(eos_rank), int(kept)
+    if not all(map(isfinite, numbers)):
+        raise ValueError(f"a step should have finite numbers, got {numbers}")
+    return [str(text), *numbers, removed_by and str(removed_by)]
 
 
 @dataclass(frozen=True)

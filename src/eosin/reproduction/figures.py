@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from eosin.auditing.record import Record
 from eosin.errors import BadInput
-from eosin.files import write_atomically
+from eosin.files import write_bytes
 from eosin.report.audits import percent
 from eosin.reproduction.exhibits import Shown
 from eosin.reproduction.tables import View, length_distributions, ratio, test_perplexities
@@ -54,8 +54,9 @@ def draw(view: View, folder: Path) -> None:
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
     folder.mkdir(parents=True, exist_ok=True)
     for path, ending in zip(paths, ENDINGS, strict=True):
-        how = {"format": ending, "dpi": 160, "metadata": WITHOUT_DATE[ending]}
-        write_atomically(path, partial(figure.savefig, **how))
+        drawn = BytesIO()  # a full disk in the middle of a PDF is not told as one by matplotlib
+        figure.savefig(drawn, format=ending, dpi=160, metadata=WITHOUT_DATE[ending])
+        write_bytes(path, drawn.getvalue())
     plt.close(figure)
 
 

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from eosin.auditing.record import Record
+from eosin.errors import BadInput
 from eosin.files import write_text
 from eosin.report.audits import loops
 from eosin.report.charts import Chart, length_chart, price_chart, ratio_chart, survival_charts
@@ -18,7 +19,7 @@ from eosin.report.verdict import verdict as report_verdict
 from eosin.reproduction.figures import draw, files_of
 from eosin.reproduction.figures import prices as priced
 from eosin.reproduction.pieces import Plan
-from eosin.reproduction.results import Entry, Results
+from eosin.reproduction.results import PIECES, Entry, Results
 from eosin.reproduction.tables import KINDS, View, compared, length_distributions, not_trained, test_perplexities
 from eosin.settings import check_known, to_toml
 
@@ -45,12 +46,11 @@ class Shown:
     def is_drawn(self) -> bool:
         """Whether the page that is there shows all this, and the figures are there."""
         path = self.results.folder / PAGE
-        if not path.is_file() or not all(
-            file.is_file() for view in self.views for file in files_of(view, self.figures)
-        ):
+        figures = [file for view in self.views for file in files_of(view, self.figures)]
+        if not all(file.is_file() and file.stat().st_size for file in [path, *figures]):
             return False
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return f'content="{self.digest}"' in file.read(2000)
+        page = path.read_bytes()
+        return f'content="{self.digest}"'.encode() in page[:2000] and page.rstrip().endswith(b"</html>")
 
     @property
     def figures(self) -> Path:
@@ -71,6 +71,15 @@ class Shown:
                 text = "\n\n".join(map(RENDERINGS[name], made)) + "\n"
                 write_text(folder / "tables" / f"{exhibit}.{ending}", text)
         write_text(folder / OVERVIEW, overview(self))
+
+
+def check_free(folder: Path) -> None:
+    """What is shown must not take the place of what somebody else has there."""
+    ours = any((folder / name).is_file() for name in (PLAN, PIECES))
+    if theirs := [name for name in (OVERVIEW, PAGE, "tables", "figures") if not ours and (folder / name).exists()]:
+        raise BadInput(
+            f"{folder} has a {theirs[0]} that is not of a reproduction, and would be overwritten; name another (--out)"
+        )
 
 
 def write_plan(plan: Plan, folder: Path) -> None:

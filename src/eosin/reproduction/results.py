@@ -19,19 +19,21 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from eosin.auditing.record import Record, lines_of, pooled, read_json
+from eosin.auditing.record import Record, lines_of, read_json
 from eosin.causes import Cause
 from eosin.errors import BadInput
-from eosin.files import locked_file
+from eosin.files import digest_of_files, locked_file
 from eosin.report.audits import missing
-from eosin.report.reading import records_of
+from eosin.report.page import checked_step
+from eosin.report.reading import load_records
 from eosin.reproduction.pieces import Audit, Examples, Piece
 from eosin.settings import check_kinds
+from eosin.text.sources import SPLITS
 
 PIECES, LOCK = "pieces.jsonl", "lock"
 Entry = dict[str, Any]
 HELD: dict[str, dict[str, Any]] = {
-    "corpus": {"statistics": dict[str, Any], "lengths": dict[str, list[list[int]]]},
+    "corpus": {"statistics": dict[str, float], "lengths": dict[str, list[list[int]]]},
     "training": {
         "finished": bool,
         "run": str,
@@ -45,6 +47,14 @@ HELD: dict[str, dict[str, Any]] = {
     "examples": {"contexts": list[int]},
 }
 """What an entry must have, beside what every entry has."""
+INSIDE: dict[str, dict[str, dict[str, Any]]] = {
+    "corpus": {
+        "statistics": {**dict.fromkeys((*SPLITS, "vocabulary"), int), "average_length": float},
+        "lengths": dict.fromkeys(SPLITS, list),
+    },
+    "training": {"perplexity": {"valid": float, "test": float}},
+}
+"""What tables of an entry must have."""
 ALWAYS = {"name": str, "key": str, "seconds": float, "machine": dict[str, Any]}
 
 
@@ -54,7 +64,7 @@ class Results:
     def __init__(self, folder: Path):
         self.folder = folder
         self.entries: dict[str, Entry] = {}
-        self._records: dict[Path, list[Record]] = {}
+        self._records: dict[Path, dict[str, Record]] = {}
         path = folder / PIECES
         for number, line in enumerate(lines_of(path, "finished pieces") if path.is_file() else [], 1):
             entry = read_entry(line, number, path)
@@ -69,7 +79,7 @@ class Results:
     def _has_all_of(self, piece: Piece, found: Entry) -> bool:
         """Whether what lies in files of its own is there."""
         if isinstance(piece, Audit):
-            return set(piece.decoders) <= self.whole_records(piece.file).keys()
+            return set(piece.decoders) <= self.whole_records(piece).keys()
         # a baseline and its remedy on each context
         return not isinstance(piece, Examples) or len(self.examples(piece)) == 2 * len(found["contexts"])
 
@@ -110,31 +120,34 @@ class Results:
 
     def records(self, audit: Audit) -> dict[str, Record]:
         """By decoder, of the run as it stands; a decoder that is not through with all contexts is left out."""
-        return self.whole_records(audit.standing(self.standing).file)
+        return self.whole_records(audit.standing(self.standing))
 
-    def whole_records(self, file: Path) -> dict[str, Record]:
-        path = self.folder / file
+    def whole_records(self, audit: Audit) -> dict[str, Record]:
+        path = self.folder / audit.file
         if path not in self._records:
-            self._records[path] = pooled(records_of(path)) if begun(path) else []
-        return {record.signature["decoder"]: record for record in self._records[path] if not missing(record)}
+            self._records[path] = whole_records(path)
+            for record in self._records[path].values():
+                check_own(record, audit, path)
+        return self._records[path]
 
     def examples(self, piece: Examples) -> list[Entry]:
         path = self.folder / piece.standing(self.standing).file
         lines = lines_of(path, "examples") if path.is_file() else []
         try:
-            return [checked_example(json.loads(line)) for line in lines]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            return [checked_example(read_json(line)) for line in lines]
+        except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
             raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made anew") from error
 
     def digest(self, *what: object) -> str:
         """Of all results, and of what else is named."""
-        written = json.dumps([self.entries, *map(str, what)], sort_keys=True)
+        files = sorted(path for kind in ("records", "examples") for path in self.folder.glob(f"{kind}/**/*.jsonl"))
+        written = json.dumps([self.entries, digest_of_files(files), *map(str, what)], sort_keys=True)
         return sha256(written.encode()).hexdigest()[:16]
 
 
 def checked_example(example: Entry) -> Entry:
     words = {key: str(example[key]) for key in ("run", "decoder", "prefix")}
-    steps = [[str(text), *rest] for text, *rest in example["steps"]]
+    steps = [checked_step(*step) for step in example["steps"]]
     return {
         **example,
         **words,
@@ -148,8 +161,11 @@ def read_entry(line: str, number: int, path: Path) -> Entry:
     try:
         entry = read_json(line)
         check_kinds(entry, {**ALWAYS, **HELD[entry["what"]]})
-        if any(len(pair) != 2 for pairs in entry.get("lengths", {}).values() for pair in pairs):
-            raise ValueError("lengths should be pairs")
+        for name, kinds in INSIDE.get(entry["what"], {}).items():
+            check_kinds(entry[name], kinds)
+        json.dumps(entry, allow_nan=False)
+        if not all(map(are_counted, entry.get("lengths", {}).values())):
+            raise ValueError("lengths should be pairs of a length and how often it occurs")
         if lacking := {"processor", "torch", "eosin"} - entry["machine"].keys():
             raise ValueError(f"its machine lacks {', '.join(sorted(lacking))}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -157,6 +173,27 @@ def read_entry(line: str, number: int, path: Path) -> Entry:
             f"line {number} of {path} is not a finished piece: {error}; remove that line, and it is done again"
         ) from error
     return entry
+
+
+def are_counted(pairs: list[list[int]]) -> bool:
+    return bool(pairs) and all(len(pair) == 2 and min(pair) >= 1 for pair in pairs)
+
+
+def whole_records(path: Path) -> dict[str, Record]:
+    """By decoder, those of a file that are through with all contexts."""
+    found = [filed.record for filed in load_records([path])] if begun(path) else []
+    return {record.signature["decoder"]: record for record in found if not missing(record)}
+
+
+def check_own(record: Record, audit: Audit, path: Path) -> None:
+    """Records may have been copied to where those of another audit should be."""
+    asked = {"run": audit.run, "contexts_from": audit.contexts, "max_steps": audit.max_steps}
+    for name, value in asked.items():
+        if record.signature.get(name) != value:
+            raise BadInput(
+                f"{path} holds records of another audit: {name} is {record.signature.get(name)!r} there, and should be "
+                f"{value!r}; remove that file, and it is made anew"
+            )
 
 
 def begun(path: Path) -> bool:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 import eosin
 from eosin.auditing.loops import repeating_tail
 from eosin.auditing.quality import evaluate
-from eosin.auditing.record import Record, lines_of, pooled, read_records
+from eosin.auditing.record import Record, lines_of, read_records
 from eosin.auditing.run import audit
 from eosin.causes import Cause
 from eosin.decoding.decode import device_of
@@ -29,10 +29,9 @@ from eosin.files import digest_of_files, write_text
 from eosin.interfaces import Completion, Decoder, LanguageModel
 from eosin.loading import load, settings_of
 from eosin.models.checkpoint import CONFIG, WEIGHTS
-from eosin.report.audits import missing
 from eosin.reproduction.exhibits import model_file
 from eosin.reproduction.pieces import TRACED, Audit, Corpus, Examples, Piece, Plan, Training
-from eosin.reproduction.results import Entry, Results
+from eosin.reproduction.results import Entry, Results, whole_records
 from eosin.settings import read_toml
 from eosin.tensor_files import load_tensors
 from eosin.text.batching import Batch
@@ -268,7 +267,13 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
             tick=shop.check_stop,
             text_of=Tokenizer.load(folder).decode,
         )
-    write_text(out, "".join(record.written() + "\n" for record in compacted(list(read_records(out)))))
+    whole = whole_records(out)
+    if uncounted := [decoder for decoder in piece.decoders if decoder not in whole]:
+        raise BadInput(
+            f"{out} does not add up: the counts of {uncounted[0]} are not those of {len(prefixes)} contexts; "
+            "remove that file, and it is made anew"
+        )
+    write_text(out, "".join(record.written() + "\n" for record in [*whole.values(), *unfinished(out, whole)]))
     if not piece.floor:
         return {}
     lines = settings_of(read_toml(folder / CONFIG)).measured_lines
@@ -280,16 +285,14 @@ def threads_before(out: Path) -> int | None:
     return next((record.signature.get("threads") for record in read_records(out)), None) if out.is_file() else None
 
 
-def compacted(records: list[Record]) -> list[Record]:
-    """The shards of a decoder that has been through all contexts in one record: smaller, and the same counts."""
-    whole = {record.signature["decoder"]: record for record in pooled(records) if not missing(record)}
-    unfinished = [record for record in records if record.signature["decoder"] not in whole]
-    return [*whole.values(), *unfinished]
+def unfinished(out: Path, whole: dict[str, Record]) -> list[Record]:
+    """The shards of decoders that an earlier audit was not through with; all others are one record now."""
+    return [record for record in read_records(out) if record.signature["decoder"] not in whole]
 
 
 def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
     runs = ((piece.run, piece.decoder), (piece.remedy_run, piece.remedy_decoder))
-    audited = shop.results.whole_records(piece.baseline.file)
+    audited = shop.results.whole_records(piece.baseline)
     if piece.decoder not in audited or not all(shop.has(run) for run, _ in runs):
         return None
     unended = audited[piece.decoder].counts.unended

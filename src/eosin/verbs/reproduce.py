@@ -20,7 +20,7 @@ from eosin.report.tables import Table, as_text
 from eosin.reproduction.exhibits import exhibit_names, load_exhibit
 from eosin.reproduction.pieces import Audit, Plan
 from eosin.reproduction.presets import load_preset, preset_names
-from eosin.reproduction.rendering import OVERVIEW, PAGE, PLAN, Shown, write_plan
+from eosin.reproduction.rendering import OVERVIEW, PAGE, PLAN, Shown, check_free, write_plan
 from eosin.reproduction.results import PIECES, Entry, Results, locked
 from eosin.settings import assigned, build, read_toml, section, with_tuples
 
@@ -58,14 +58,20 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--set", action="append", metavar="SECTION.KEY=VALUE", help="change a setting of every model; may be repeated"
     )
-    verb.add_argument("--out", type=Path, metavar="FOLDER", help="results (default: reproduction/PRESET)")
-    verb.add_argument("--runs", type=Path, metavar="FOLDER", help="trained runs and corpora (default: OUT/runs)")
+    verb.add_argument("--out", type=folder_name, metavar="FOLDER", help="results (default: reproduction/PRESET)")
+    verb.add_argument("--runs", type=folder_name, metavar="FOLDER", help="trained runs and corpora (default: OUT/runs)")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
     verb.add_argument("--precision", default="auto", help="of the products in training (see eosin train)")
     verb.add_argument("--threads", type=count, metavar="N", help="CPU threads (default: as many as cores)")
     verb.add_argument("--dry-run", action="store_true", help="only list the pieces, and about how long each takes")
     verb.add_argument("--as-is", action="store_true", help="train nothing; audit unfinished runs too, marked as such")
     verb.add_argument("--tables-only", action="store_true", help="do nothing but make tables of what is there")
+
+
+def folder_name(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a folder, and is empty; . is this folder")
+    return Path(text)
 
 
 def count(text: str) -> int:
@@ -76,13 +82,12 @@ def count(text: str) -> int:
 
 def run(options: argparse.Namespace) -> None:
     plan, folder = planned(options)
-    results = Results(folder)
+    check_free(folder)
     if plan.given:
         check_settings(plan, options)  # a setting that is misspelt is not one that differs
     whole = together(plan, folder)
     check_names(whole)
-    for piece in whole.pieces:
-        results.check(piece)
+    results = results_of(whole, folder)
     if options.dry_run:
         print(listed(plan, results, options))
         return
@@ -100,7 +105,15 @@ def run(options: argparse.Namespace) -> None:
     asked = {exhibit.name: shown.tables[exhibit.name] for exhibit in plan.exhibits}
     print(json.dumps(summary(asked, folder)) if options.json else described(asked, folder, options.tables_only))
     if not options.tables_only:
-        check_baselines(plan, results)
+        check_baselines(plan, shown.results)
+
+
+def results_of(plan: Plan, folder: Path) -> Results:
+    """What is finished, and of these settings."""
+    results = Results(folder)
+    for piece in plan.pieces:
+        results.check(piece)
+    return results
 
 
 def made(plan: Plan, whole: Plan, results: Results, options: argparse.Namespace) -> Shown:
@@ -113,6 +126,7 @@ def made(plan: Plan, whole: Plan, results: Results, options: argparse.Namespace)
     if missing:
         check_settings(plan, options)
     with locked(results.folder):
+        results = results_of(whole, results.folder)  # another process may have finished something since
         write_plan(whole, results.folder)
         if missing:
             work(plan, results, options.runs or results.folder / "runs", options)
@@ -275,6 +289,8 @@ def going_on(results: Results) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what is finished is in {results.folder}; the same command goes on") from None
+    except BrokenPipeError:
+        raise  # whoever read this has seen enough
     except OSError as error:
         raise BadInput(
             f"{error}; what is finished is in {results.folder}, and when that is mended the same command goes on"
