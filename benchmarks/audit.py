@@ -1,7 +1,7 @@
 """How fast audits are, on a trained tanh-RNN whose rows loop. Run it when nothing else runs.
 
 The model is the paper's BPE tanh-RNN (vocabulary 19,483, width 256) after two epochs; it is trained once, which takes
-about nine minutes an epoch on two cores, and kept in the user's cache folder. Everything is measured in one run:
+about eight minutes an epoch on two cores, and kept in the user's cache folder. Everything is measured in one run:
 
 - a greedy audit against the bare matrix products of the tokens that it produced, in the batches in which it did;
 - what proofs save: the contexts that are proved infinite, audited with proofs and without;
