@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import mean
@@ -76,6 +77,37 @@ def test_short_lines_of_wikitext_are_dropped_and_sentences_are_padded(tmp_path: 
             assert split.lengths.tolist() == ([1 + 1, 20 + 1] if dropped else [1, 1, 1, 1 + 1, 20 + 1])
             assert bool((split.tokens == PAD_ID).any()) is not dropped
         assert corpus.dropped == load_corpus(tmp_path / short).dropped == (3 * 3 if dropped else 0)
+
+
+@KINDS
+def test_sequences_with_unk_are_left_out_where_that_is_asked_for(tmp_path: Path, tokens: str):
+    lines = [f"{'<unk>' if i % 3 == 0 else 'word'} of line {i}" for i in range(200)]
+    text = str(write_lines(tmp_path / "text.txt", lines))
+    there = Recipe(text, tokens, vocab_size=300)
+    kept, dropped = (prepare(replace(there, unknown=how), tmp_path / how) for how in ("keep", "drop"))
+    parts = {split: list(open_source(text).sentences(split, "line")) for split in SPLITS}
+    without = {split: [line for line in part if "<unk>" not in line] for split, part in parts.items()}
+    assert {split: len(part) for split, part in kept.splits.items()} == {s: len(p) for s, p in parts.items()}
+    assert {split: len(part) for split, part in dropped.splits.items()} == {s: len(p) for s, p in without.items()}
+    assert kept.dropped == 0
+    assert dropped.dropped == sum(len(parts[split]) - len(without[split]) for split in SPLITS)
+    # the vocabulary is that of the sentences that are left
+    alone = [write_lines(tmp_path / f"{split}.txt", without[split]) for split in SPLITS]
+    same = prepare(Recipe(str(alone[0]), tokens, 300, valid=str(alone[1]), test=str(alone[2])), tmp_path / "alone")
+    assert same.digest == dropped.digest
+    assert load_corpus(tmp_path / "drop").recipe.unknown == "drop"
+
+
+def test_a_word_that_only_contains_unk_is_kept(tmp_path: Path):
+    text = str(write_lines(tmp_path / "text.txt", ["a <unk>ish word", "two<unk> words", "no word"] * 20))
+    assert prepare(Recipe(text, "word", unknown="drop"), tmp_path / "corpus").dropped == 0
+
+
+def test_a_text_of_which_nothing_is_left_says_why(tmp_path: Path):
+    text = str(write_lines(tmp_path / "text.txt", ["an <unk> word"] * 100))
+    with pytest.raises(BadInput, match=r"90 sequences contain <unk> and were dropped.*--unknown keep"):
+        prepare(Recipe(text, "word", unknown="drop"), tmp_path / "corpus")
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_sentences_of_one_file_are_held_out(tmp_path: Path):

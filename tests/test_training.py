@@ -18,6 +18,7 @@ from texts import real_sentences, small_corpus, write_lines
 from torch.testing import assert_close
 
 import eosin
+from eosin import devices
 from eosin.auditing.quality import Likelihood, evaluate, negative_log_likelihood
 from eosin.errors import BadInput
 from eosin.models.heads import HEADS
@@ -567,10 +568,43 @@ def test_a_precision_that_there_is_not_is_refused(tmp_path: Path, corpus: Corpus
         train(config(), corpus, tmp_path / "run", precision="bf16")
 
 
+@pytest.mark.parametrize(
+    ("flags", "capability", "usual"),
+    [
+        ("fpu avx512f avx512_bf16", "AVX512", "bfloat16"),
+        ("fpu avx512f amx_bf16", "AVX512_VNNI", "bfloat16"),
+        ("fpu avx512f avx512_bf16", "AVX2", "float32"),  # torch is told to do without
+        ("fpu avx512f avx512bw", "AVX512", "float32"),
+        ("fpu avx2", "AVX2", "float32"),
+        ("fp asimd bf16", "DEFAULT", "bfloat16"),
+    ],
+)
+def test_the_usual_precision_is_what_the_cpu_multiplies_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, capability: str, usual: str
+):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor : 0\n{'Features' if 'asimd' in flags else 'flags'}\t: {flags}\n")
+    monkeypatch.setattr(devices, "CPU_INFO", cpuinfo)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    devices.multiplies_bfloat16.cache_clear()
+    try:
+        assert devices.choose_precision("auto", CPU) == usual
+        assert devices.choose_precision("auto", CPU, before="float16") == "float16"
+        assert devices.choose_precision("float32", CPU) == "float32"
+    finally:
+        devices.multiplies_bfloat16.cache_clear()
+
+
+def test_the_log_begins_with_what_decides_the_bits(tmp_path: Path, corpus: Corpus):
+    train(config(), corpus, tmp_path / "run", precision="bfloat16", threads=1)
+    begin = log_of(tmp_path / "run")[0]
+    assert begin == {"event": "begin", "step": 0, "device": "cpu", "precision": "bfloat16", "threads": 1}
+
+
 def test_another_precision_is_refused(stopped: Path, corpus: Corpus):
-    before = contents(stopped)
-    with pytest.raises(BadInput, match="was begun in float32 and goes on in it"):
-        train(config(), corpus, stopped, precision="bfloat16")
+    before, begun = contents(stopped), devices.fastest_precision(CPU)
+    with pytest.raises(BadInput, match=f"was begun in {begun} and goes on in it"):
+        train(config(), corpus, stopped, precision="bfloat16" if begun == "float32" else "float32")
     assert contents(stopped) == before
 
 

@@ -206,13 +206,18 @@ class Plan:
         special = [changes for pattern, changes in self.preset.matching.items() if fnmatch(model, pattern)]
         return merged(self.preset.changes, *special, *map(assigned, self.given))
 
-    def initialisations(self, exhibit: Exhibit) -> tuple[int, ...]:
+    def initialisations(self, exhibit: Exhibit, model: str) -> tuple[int, ...]:
         """Seeds; a search for settings and single completions are of the first."""
-        return self.seeds[:1] if exhibit.pairs or exhibit.sweep else self.seeds
+        return self.seeds[:1] if exhibit.pairs or exhibit.sweep else self.seeds_of(model)
+
+    def seeds_of(self, model: str) -> tuple[int, ...]:
+        """The last pattern that a model's name matches says how many there are of it."""
+        fewer = [count for pattern, count in self.preset.initialisations_of.items() if fnmatch(model, pattern)]
+        return self.seeds[: fewer[-1]] if fewer else self.seeds
 
     def runs(self, model: str) -> list[str]:
         """One for each initialisation."""
-        return [run_name(model, seed) for seed in self.seeds]
+        return [run_name(model, seed) for seed in self.seeds_of(model)]
 
     def audit(self, run: str, decoders: Sequence[str], contexts: str = "test", **how: Any) -> Audit:
         return Audit(run, contexts, self.preset.contexts, self.preset.max_steps, tuple(decoders), **how)
@@ -242,9 +247,9 @@ class Plan:
 
     def _trainings(self) -> Iterator[Training]:
         for exhibit in self.exhibits:
-            seeds = self.initialisations(exhibit)
-            for model, tried, seed in itertools.product(exhibit.trained, exhibit.combinations, seeds):
-                yield self.training(model, seed, tried)
+            for model, tried in itertools.product(exhibit.trained, exhibit.combinations):
+                for seed in self.initialisations(exhibit, model):
+                    yield self.training(model, seed, tried)
 
     def _audits(self) -> Iterator[Audit]:
         for exhibit in self.exhibits:

@@ -23,6 +23,8 @@ class Preset:
     """What is set otherwise than in the settings of the models."""
     matching: dict[str, dict[str, dict[str, Any]]]
     """The same for models whose names match a pattern, as in "*-lstm-*"."""
+    initialisations_of: dict[str, int]
+    """How many there are of models whose names match a pattern, where it is not as many as of the others."""
     initialisations: int = 1
     max_steps: int = 1500
     """The paper's L."""
@@ -43,7 +45,8 @@ class Preset:
             model_file(model)
         if not self.exhibits or not self.about:
             raise ValueError("a preset names exhibits, and says what it is about")
-        if not 1 <= self.initialisations <= 1000 or not 1 <= self.max_steps <= 2**31 or self.contexts < 0:
+        counts = (self.initialisations, *self.initialisations_of.values())
+        if not all(1 <= count <= 1000 for count in counts) or not 1 <= self.max_steps <= 2**31 or self.contexts < 0:
             raise ValueError("initialisations are 1 to 1000, max_steps 1 to 2^31, contexts at least 0")
 
 
@@ -59,4 +62,8 @@ def load_preset(name: str) -> Preset:
         path = FOLDER / "presets" / f"{name}.toml"
     table = with_tuples(read_toml(path))
     place = str(path.resolve()) if name.endswith(".toml") else name
-    return build(Preset, {"changes": {}, "matching": {}, **table, "name": path.stem, "path": place}, path.stem)
+    return build(
+        Preset,
+        {"changes": {}, "matching": {}, "initialisations_of": {}, **table, "name": path.stem, "path": place},
+        path.stem,
+    )

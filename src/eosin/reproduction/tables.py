@@ -335,7 +335,7 @@ def _setting(value: object) -> str:
 
 
 def grid_entries(view: View, model: str, values: dict[str, Any]) -> list[Entry]:
-    runs = [view.plan.training(model, seed, values).run for seed in view.plan.initialisations(view.exhibit)]
+    runs = [view.plan.training(model, seed, values).run for seed in view.plan.initialisations(view.exhibit, model)]
     return [entry for run in runs if (entry := view.results.training(run))]
 
 

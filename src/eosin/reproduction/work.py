@@ -24,6 +24,7 @@ from eosin.decoding.decode import device_of
 from eosin.decoding.floor import Floor
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.trace import Trace, trace
+from eosin.devices import choose_device, choose_precision, use_threads
 from eosin.errors import BadInput
 from eosin.files import digest_of_files, write_text
 from eosin.interfaces import Completion, Decoder, LanguageModel
@@ -40,7 +41,7 @@ from eosin.text.sources import SPLITS
 from eosin.text.tokenization import Tokenizer
 from eosin.training.config import merged, read_settings
 from eosin.training.events import LOG, Listener
-from eosin.training.loop import Stopped, chosen_device, chosen_precision, train, using_threads
+from eosin.training.loop import Stopped, train
 from eosin.training.run import RESUME, check_same, corpus_of, origin
 
 
@@ -87,7 +88,7 @@ class Workshop:
         if epoch and best_epoch(folder) != int(epoch):
             raise BadInput(f"{folder} has been trained on since epoch {epoch}; the same command looks at it anew")
         self._check_weights(run)
-        model = load(folder).to(device_for(self.device))
+        model = load(folder).to(choose_device(self.device))
         return Floor(model, floor) if floor else model
 
     def _check_weights(self, run: str) -> None:
@@ -118,7 +119,7 @@ class Workshop:
 
 def check_work(plan: Plan, device: str, precision: str) -> None:
     """What would be refused in the middle of it, before anything is trained."""
-    chosen_precision(precision, device_for(device), None)
+    choose_precision(precision, choose_device(device))
     examples = [spec for piece in plan.all_examples for spec in (piece.decoder, piece.remedy_decoder)]
     for specification in {*examples, *(spec for piece in plan.audits for spec in piece.decoders)}:
         parse_decoder(specification)
@@ -126,11 +127,6 @@ def check_work(plan: Plan, device: str, precision: str) -> None:
         configured(piece.model, piece.changes, piece.seed)
     for counted in plan.corpora:
         configured(counted.model, counted.changes)
-
-
-def device_for(name: str) -> torch.device:
-    usual = "cuda" if torch.cuda.is_available() else "cpu"
-    return chosen_device(usual if name == "auto" else name)
 
 
 def machine() -> Entry:
@@ -250,7 +246,7 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
     prefixes = corpus.contexts(piece.contexts, piece.count or None)
     named = {**origin(folder, corpus), "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
     bar = tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False)
-    with bar, using_threads(shop.threads or threads_before(out)):
+    with bar, use_threads(shop.threads or threads_before(out)):
 
         def watch(completion: Completion, decoder: Decoder) -> None:
             bar.update()

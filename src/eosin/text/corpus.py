@@ -49,6 +49,8 @@ class Recipe:
     short: str = "auto"
     """Sentences of k tokens or fewer: `pad` them, or `drop` them as in the GPT-2 experiment, `auto`matic: drop lines
     of the original WikiText, pad everything else."""
+    unknown: str = "keep"
+    """Sequences in which the text itself says `<unk>`: `keep` or `drop` them."""
     valid: str = ""
     """A text file for validation; without one, sentences of the text are held out."""
     test: str = ""
@@ -58,6 +60,7 @@ class Recipe:
         if not self.tokenization.startswith(OF_MODEL):
             check_known(self.tokenization, TOKENIZATIONS, "a tokenization")
         check_known(self.short, ("auto", "pad", "drop"), "a treatment of short sentences")
+        check_known(self.unknown, ("keep", "drop"), "a treatment of sequences with <unk>")
         if not 1 <= self.context <= 10_000:
             raise ValueError(f"context must lie between 1 and 10000, got {self.context}")
         if not 0 <= self.vocab_size <= 10_000_000:
@@ -69,8 +72,8 @@ class Recipe:
     def folder(self) -> Path:
         """Where the corpus lies unless a place is named."""
         tokenization = re.sub(r"[^\w.+-]+", "-", self.tokenization)
-        name = f"{Path(self.source).stem}-{tokenization}-k{self.context}"
-        usual = Recipe(self.source, self.tokenization, context=self.context)
+        name = f"{Path(self.source).stem}-{tokenization}-k{self.context}" + "-without-unk" * (self.unknown == "drop")
+        usual = Recipe(self.source, self.tokenization, context=self.context, unknown=self.unknown)
         if self == usual and self.source in BUNDLED:
             return Path("data") / name
         return Path("data") / f"{name}-{sha256(repr(self).encode()).hexdigest()[:8]}"
@@ -124,7 +127,7 @@ class Corpus:
     folder: Path | None = None
     """Where it is kept."""
     dropped: int = 0
-    """Sequences that were left out because they were no longer than a context."""
+    """Sequences that were left out: no longer than a context, or with `<unk>`."""
     layout: Layout = PAPER
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from eosin.tensor_files import save_tensors
 from eosin.text.corpus import DATASET, TOKENS, Corpus, Recipe, Split, corpus_digest, load_corpus
 from eosin.text.layout import PAPER, Layout
 from eosin.text.sources import HELD_OUT, SPLITS, Source, open_source
-from eosin.text.tokenization import TOKENIZATIONS, Tokenizer
+from eosin.text.tokenization import TOKENIZATIONS, UNK, Tokenizer
 
 Pretrained = Callable[[], tuple[Tokenizer, Layout]]
 """Opens what a pretrained model brings: its tokenizer, and its way to put a sequence together."""
@@ -42,8 +43,15 @@ def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) 
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         return _same_again(recipe, source_digest, folder, pretrained)
 
+    with_unk: Counter[str] = Counter()
+
     def sentences(split: str) -> Iterator[str]:
-        return source.sentences(split, recipe.sentences_by)
+        with_unk[split] = 0
+        for sentence in source.sentences(split, recipe.sentences_by):
+            if recipe.unknown == "drop" and UNK in sentence.split(" "):
+                with_unk[split] += 1
+            else:
+                yield sentence
 
     tokenizer, layout = pretrained() if pretrained else (learnt_tokenizer(recipe, sentences), PAPER)
     drop = recipe.short == "drop" or (recipe.short == "auto" and source.wikitext and recipe.sentences_by == "line")
@@ -51,9 +59,15 @@ def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) 
     for split in SPLITS:
         rows = [layout.sequence(ids, recipe.context) for ids in tokenizer.encode(_progress(sentences(split), split))]
         kept = [row for row in rows if not drop or len(row) > layout.prefix_length(recipe.context) + 1]
+        if not kept and with_unk[split]:
+            raise BadInput(
+                f"nothing is left for {split} of {source.paths[split]}: {with_unk[split]:,} sequences contain {UNK} "
+                f"and were dropped, {len(rows):,} others are too short; keep them (--unknown keep, data.unknown)"
+            )
         if not kept:
             raise BadInput(_nothing_in(split, source, recipe.context, drop))
-        splits[split], dropped = packed(kept, layout.given(recipe.context)), dropped + len(rows) - len(kept)
+        splits[split] = packed(kept, layout.given(recipe.context))
+        dropped += with_unk[split] + len(rows) - len(kept)
     digest = corpus_digest(tensors_of(splits), tokenizer, recipe, layout)
     corpus = Corpus(recipe, tokenizer, splits, digest, folder, dropped, layout)
     write_corpus(corpus, source_digest, folder)

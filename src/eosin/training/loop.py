@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -14,15 +13,16 @@ import torch
 from tqdm import tqdm
 
 from eosin.auditing.quality import Likelihood
+from eosin.devices import choose_device, choose_precision, use_threads
 from eosin.errors import BadInput
 from eosin.models.checkpoint import restored, save_weights
-from eosin.settings import Table, check_known
+from eosin.settings import Table
 from eosin.text.batching import Batch
 from eosin.text.corpus import Corpus
 from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
 from eosin.training.memory import keeping_memory
 from eosin.training.run import Run, open_run
-from eosin.training.trainer import PRECISIONS, Trainer
+from eosin.training.trainer import Trainer
 
 BAR = "{desc} {percentage:3.0f}% {bar:8} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 
@@ -164,6 +164,8 @@ class Session:
         return result
 
     def to_the_end(self) -> dict[str, Any]:
+        if not self.trainer.progress.step:
+            self.tell("begin", **self._conditions)
         while not self.trainer.over:
             self.epoch()
             self.save()
@@ -193,17 +195,16 @@ def train(
     The settings say what is trained: a `Config` a model of Eosin's own, `Tuning` a pretrained one.
     """
     config.check(corpus)
-    usual = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen_precision(precision, chosen_device(usual if device == "auto" else device), None)  # before anything is made
+    choose_precision(precision, choose_device(device))  # before anything is made
     with open_run(folder, config.resolved(corpus), corpus) as run:
         saved = run.saved()
         if saved and "result" in saved.notes:
             return saved.notes["result"]
         before = saved.notes if saved else {}
-        where = chosen_device(before.get("device", usual) if device == "auto" else device)
-        precision = chosen_precision(precision, where, before.get("precision"))
+        where = choose_device(before.get("device", "auto") if device == "auto" else device)
+        precision = choose_precision(precision, where, before.get("precision"))
         # the last bits of a sum depend on how many threads share it
-        with keeping_memory(), using_threads(threads or before.get("threads")):
+        with keeping_memory(), use_threads(threads or before.get("threads")):
             trainer = config.trainer(corpus, where, precision)
             if saved:
                 trainer.restore(saved.tensors, saved.notes)
@@ -213,42 +214,6 @@ def train(
                 patience = trainer.save_seconds if save_seconds is None else save_seconds
                 session = Session(run, trainer, log, told, precision, patience, stopping, show)
                 return session.to_the_end()
-
-
-def chosen_device(name: str) -> torch.device:
-    try:
-        if torch.device(name).type not in ("cpu", "cuda"):
-            raise RuntimeError("it is of another kind")
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"device {name!r} cannot be used ({reason}); cpu always can, cuda where torch has it") from error
-    return torch.device(name)
-
-
-def chosen_precision(asked: str, device: torch.device, before: str | None) -> str:
-    """The precision that was asked for; `auto` is that of the run so far, or mixed precision on CUDA."""
-    check_known(asked, ("auto", *PRECISIONS), "a precision")
-    if before is not None and asked not in ("auto", before):
-        raise BadInput(f"the run was begun in {before} and goes on in it, not in {asked}; train in a new directory")
-    if asked == "float16" and device.type == "cpu":
-        raise BadInput("float16 needs CUDA; on a CPU choose float32 or bfloat16")
-    if asked in PRECISIONS:
-        return asked
-    usual = "float32"
-    if device.type == "cuda":
-        usual = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    return before or usual
-
-
-@contextmanager
-def using_threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _live(likelihood: Likelihood, speed: float) -> str:

@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from eosin.auditing.quality import Likelihood, evaluate, negative_log_likelihood
+from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
 from eosin.interfaces import Rows
 from eosin.models.checkpoint import copy_into
 from eosin.text.batching import Batch, Plan, gather, shuffled
 from eosin.text.corpus import Corpus
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from eosin.errors import BadInput
 from eosin.reproduction.exhibits import load_exhibit
+from eosin.reproduction.pieces import plain_settings
 from eosin.settings import build
 from eosin.text.corpus import Corpus, Recipe
 from eosin.text.preparation import prepare
@@ -23,7 +24,7 @@ examples:
   eosin prepare wikitext-103/ --vocab-size 50000
   eosin prepare novel.txt --sentences-by sentencizer"""
 
-SETTINGS = ("source", "tokenization", "vocab_size", "context", "sentences_by", "short", "valid", "test")
+SETTINGS = ("source", "tokenization", "vocab_size", "context", "sentences_by", "short", "unknown", "valid", "test")
 PAPER = {shown.label.lower(): shown.paper for shown in load_exhibit("statistics").models}
 """The dataset statistics of the paper's appendix."""
 
@@ -52,6 +53,11 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         choices=["auto", "pad", "drop"],
         help="sequences of K tokens or fewer (default: auto: drop lines of the original WikiText, pad all else)",
     )
+    verb.add_argument(
+        "--unknown",
+        choices=["keep", "drop"],
+        help="sequences in which the text itself says <unk> (default: keep; the paper's BPE dataset drops them)",
+    )
     verb.add_argument("--valid", metavar="FILE", help="a text file for validation (with --test)")
     verb.add_argument("--test", metavar="FILE", help="a text file for testing (with --valid)")
     verb.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: a name under data/)")
@@ -59,10 +65,11 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     given = {key: value for key in SETTINGS if (value := getattr(options, key)) is not None}
-    kinds = [{}] if {"source", "tokenization"} & set(given) else [{"tokenization": kind} for kind in PAPER]
-    if options.out and len(kinds) > 1:
+    kinds = [given["tokenization"]] if "tokenization" in given else list(PAPER)
+    settings = [{}] if "source" in given else [plain_settings(f"{kind}-tanh-softmax")["data"] for kind in kinds]
+    if options.out and len(settings) > 1:
         raise BadInput("--out names one corpus, but without a source there are two; add --tokenization")
-    recipes = [build(Recipe, {**given, **kind}, "data") for kind in kinds]
+    recipes = [build(Recipe, {**each, **given}, "data") for each in settings]
     prepared = {}
     for recipe in recipes:
         folder = options.out or recipe.folder

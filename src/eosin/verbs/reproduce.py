@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from eosin.reproduction.work import Workshop
 
 DESCRIPTION = """PRESET is quick (minutes), small (the paper's data and sizes, few epochs: two hours a model on a CPU),
+seeds (ten initialisations of smaller BPE models: twenty minutes a model), with-unk (BPE of small on text with <unk>),
 paper (ten initialisations: days on a GPU), gpt2 (the paper's fine-tuning of GPT-2: days on a GPU) or smollm2 (the same
 in small: hours on a CPU). What is missing is trained and audited; what is finished is never done again, and the same
 command goes on after a kill. Tables, figures and a page (report.html) are in the folder --out.
@@ -259,13 +260,14 @@ def duration(seconds: float) -> str:
 @contextmanager
 def workshop(results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Workshop]:
     """A signal to end is heard after the step of training or the completion that is under way."""
+    from eosin.devices import use_threads
     from eosin.reproduction.work import Workshop
-    from eosin.training.loop import Stopped, using_threads
+    from eosin.training.loop import Stopped
 
     requested: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: requested.append(number))
     try:
-        with going_on(results), using_threads(options.threads):
+        with going_on(results), use_threads(options.threads):
             yield Workshop(
                 results=results,
                 runs=runs,

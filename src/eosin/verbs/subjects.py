@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from eosin.decoding.stopping import StopStrings
+from eosin.devices import choose_device
 from eosin.errors import BadInput
 from eosin.loading import HUB, hub, is_tuned, load
 from eosin.models.checkpoint import CONFIG, is_bundled, run_folder
@@ -21,7 +22,6 @@ from eosin.settings import build, read_toml, section
 from eosin.text.corpus import Recipe
 from eosin.text.prompts import as_contexts, checked_prompt
 from eosin.text.tokenization import Tokenizer
-from eosin.training.loop import chosen_device
 from eosin.training.run import corpus_of, origin
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -72,7 +72,7 @@ def opened_subject(name: str, options: argparse.Namespace) -> Subject:
 
 def of_run(name: str, options: argparse.Namespace) -> Subject:
     folder = run_folder(name)
-    model = load(folder).to(chosen_device(options.device), DTYPES[options.dtype])
+    model = load(folder).to(choose_device(options.device), DTYPES[options.dtype])
     tokenizer = Tokenizer.load(folder)
     return Subject(
         model=model,
@@ -109,7 +109,7 @@ def run_prompts(
 def of_hub(name: str, options: argparse.Namespace) -> Subject:
     model, words = hub("loading").load_causal(
         name,
-        device=chosen_device(options.device),
+        device=choose_device(options.device),
         dtype=DTYPES[options.dtype],
         eos_ids=options.eos,
         trust_remote_code=options.trust_remote_code,

@@ -13,6 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
 from eosin.loading import settings_of
 from eosin.models.checkpoint import CONFIG
@@ -21,7 +22,6 @@ from eosin.training.config import merged, override, read_settings, runs_of
 from eosin.training.events import Event
 from eosin.training.loop import Stopped, train
 from eosin.training.run import RESUME, corpus_of
-from eosin.training.trainer import PRECISIONS
 
 DESCRIPTION = """SETTINGS is a TOML file, the name of one that comes with Eosin (word-tanh-softmax, bpe-lstm-st-1e-3,
 ...), or the directory of a run to go on with. The corpus is prepared first if it is not there yet.
@@ -47,7 +47,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "--precision",
         choices=["auto", *PRECISIONS],
         default="auto",
-        help="of the products (default: auto, which is mixed precision on CUDA and float32 elsewhere)",
+        help="of the matrix products (default: auto: bfloat16 on CUDA and on CPUs that multiply it, else float32)",
     )
     verb.add_argument(
         "--threads", type=thread_count, metavar="N", help="CPU threads (default: as many as cores, or as before)"
@@ -171,6 +171,8 @@ class Console:
         self.out = out
 
     def hear(self, event: Event) -> None:
+        if event["event"] == "begin" and event["precision"] != "float32":
+            tqdm.write(f"matrix products are in {event['precision']}; --precision float32 is slower", file=self.out)
         if event["event"] == "epoch":
             span = event.get("span", "epoch")
             tqdm.write(

@@ -1,0 +1,74 @@
+"""Where tensors live and how precisely they are multiplied: devices, precisions, CPU threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from eosin.errors import BadInput
+from eosin.settings import check_known
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CPU_INFO = Path("/proc/cpuinfo")
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""What /proc/cpuinfo calls instructions that multiply bfloat16, on x86 and on ARM."""
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a name; `auto` is CUDA where there is one, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        if torch.device(name).type not in ("cpu", "cuda"):
+            raise RuntimeError("it is of another kind")
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"device {name!r} cannot be used ({reason}); cpu always can, cuda where torch has it") from error
+    return torch.device(name)
+
+
+def choose_precision(asked: str, device: torch.device, before: str | None = None) -> str:
+    """The precision of products in training; `auto` is that of the run so far, or the fastest that is safe here."""
+    check_known(asked, ("auto", *PRECISIONS), "a precision")
+    if before is not None and asked not in ("auto", before):
+        raise BadInput(f"the run was begun in {before} and goes on in it, not in {asked}; train in a new directory")
+    if asked == "float16" and device.type == "cpu":
+        raise BadInput("float16 needs CUDA; on a CPU choose float32 or bfloat16")
+    if asked in PRECISIONS:
+        return asked
+    return before or fastest_precision(device)
+
+
+def fastest_precision(device: torch.device) -> str:
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    return "bfloat16" if multiplies_bfloat16() else "float32"
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for it, and torch may use them."""
+    try:
+        lines = CPU_INFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    # ATEN_CPU_CAPABILITY=avx2 makes torch behave as on an older CPU
+    held_back = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2") and "avx512f" in flags
+    return bool(BFLOAT16_FLAGS.intersection(flags)) and not held_back
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """So many CPU threads inside; None leaves their number as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
