@@ -165,7 +165,7 @@ def test_a_draw_at_the_edge_of_a_block_is_still_a_token_that_can_occur():
     logits = torch.randn(400, 3 * BLOCK, generator=torch.Generator().manual_seed(16), dtype=torch.float64)
     logits[:, ::BLOCK] = -math.inf
     asked = surveyed(logits, (EOS,))
-    masses = asked.block_log_mass.exp()
+    masses = asked._block_log_mass.exp()
     edges = (masses.cumsum(1) / masses.sum(1, keepdim=True))[:, :2]
     for wiggle in (-2, -1, 0, 1, 2):
         for edge in edges.T:

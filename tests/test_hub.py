@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 import eosin
-from eosin.auditing.certificates import identity
+from eosin.auditing.identity import identity
 from eosin.decoding.decode import completed
 from eosin.decoding.stopping import StopStrings
 from eosin.hub.attention import NAME, use_grouped_attention

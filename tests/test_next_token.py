@@ -38,7 +38,7 @@ def test_every_answer(vocab: int, eos_ids: tuple[int, ...], temperature: float):
     expected = (logits / temperature).log_softmax(-1)
     asked = surveyed(logits, eos_ids, temperature)
 
-    assert_close(asked.log_total + asked.peak / temperature, (logits / temperature).logsumexp(-1))
+    assert_close(asked.log_total + asked._peak / temperature, (logits / temperature).logsumexp(-1))
     assert_close(asked.log_probs(), expected)
     assert_close(asked.eos_log_probs, expected[:, list(eos_ids)])
     assert_close(asked.best_log_prob, expected.amax(-1))
@@ -49,6 +49,35 @@ def test_every_answer(vocab: int, eos_ids: tuple[int, ...], temperature: float):
     assert_close(asked.deviation, torch.stack([row.std(correction=0) for row in finite]), atol=1e-7, rtol=1e-7)
     whole = torch.cat([ids for ids, _ in asked.parts()])
     assert sorted(whole.tolist()) == sorted([*range(vocab), *eos_ids])
+
+
+PUBLIC = [name for name in dir(NextToken) if not name.startswith("_") and name not in ("eos_ids", "vocab_size")]
+ASKED = {
+    "log_probs_of": lambda it: [it.log_probs_of(torch.arange(it.rows))],
+    "top": lambda it: [vars(it.top(9))],
+    "parts": lambda it: list(it.parts()),
+    "others": lambda it: list(it.others()),
+    "block": lambda it: list(it.block(torch.zeros(it.rows, dtype=torch.int64))),
+    "log_probs": lambda it: [it.log_probs()],
+    "possible": lambda it: [it.possible()],
+    "eos_rank": lambda it: [it.eos_rank()],
+    "at": lambda it: [it.at(0.7).log_probs()],
+    "first": lambda it: [it.first(2).log_probs()],
+    "select": lambda it: [it.select(torch.tensor([1, 0])).log_probs()],
+}
+"""What a method says, as values that can be compared. A new one needs its line."""
+
+
+@pytest.mark.parametrize("temperature", [0.3, 2.5, 1e3])
+@pytest.mark.parametrize("name", PUBLIC)
+def test_nothing_tells_that_there_was_a_temperature(name: str, temperature: float):
+    """A rule that could read it would do other things than it promises: what is at a temperature is a distribution."""
+    logits = example(100)
+    tempered, plain = surveyed(logits, (3, 1), temperature), surveyed(logits / temperature, (3, 1))
+    if name in ASKED:
+        assert_close(ASKED[name](tempered), ASKED[name](plain))
+    else:
+        assert_close(getattr(tempered, name), getattr(plain, name)) if name not in ("dtype", "device", "tie") else None
 
 
 @pytest.mark.parametrize("vocab", SIZES)

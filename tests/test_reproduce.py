@@ -1077,8 +1077,8 @@ def test_results_of_other_settings_are_left_alone(
     assert said in refused(capsys, moved, "--out", out, "--only", "statistics", "--tables-only")
 
 
-def test_records_of_another_version_are_refused_and_kept(
-    done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_records_of_another_version_are_kept_beside_those_that_are_made_anew(
+    done: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     chosen, finished = done
     out = tmp_path / "out"
@@ -1089,8 +1089,10 @@ def test_records_of_another_version_are_refused_and_kept(
     kept = path.read_bytes()
     lines = (out / PIECES).read_text().splitlines(keepends=True)
     (out / PIECES).write_text("".join(line for line in lines if json.loads(line)["name"] != name))
-    assert "another audit: eosin is '0.0.1' there" in refused(capsys, chosen, "--out", out)
-    assert path.read_bytes() == kept
+    reproduce(chosen, "--out", out, "--runs", finished / "runs")
+    assert "begins anew" in caplog.text
+    assert path.with_name(f"{path.name}.1.kept").read_bytes() == kept
+    assert path.read_bytes() != kept
 
 
 def test_a_damaged_list_of_pieces_is_one_line(

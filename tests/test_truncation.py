@@ -11,7 +11,17 @@ from members import RULES, fits
 from test_next_token import surveyed
 
 from eosin.decoding.choice import draw
-from eosin.decoding.truncation import FEW, TRUNCATIONS, Consistent, Epsilon, Nucleus, TopK, Typical, kept_by
+from eosin.decoding.truncation import (
+    FEW,
+    TRUNCATIONS,
+    Consistent,
+    Epsilon,
+    Nucleus,
+    TopK,
+    Typical,
+    kept_by,
+    kept_by_line,
+)
 
 
 def listed(rule, asked) -> list[set[int] | None]:
@@ -29,11 +39,7 @@ def listed(rule, asked) -> list[set[int] | None]:
 
 def lined(rule, asked) -> list[set[int]]:
     """The kept set of each row as the line through the order gives it, tokens that cannot occur left out."""
-    log_probs = asked.log_probs()
-    keeps = rule.line(asked).keeps(torch.arange(asked.vocab_size), log_probs.to(asked.store.dtype))
-    keeps |= torch.isin(torch.arange(asked.vocab_size), asked.eos_ids) & torch.tensor(rule.keeps_eos)
-    keeps &= log_probs > -math.inf
-    return [set(row.nonzero()[:, 0].tolist()) for row in keeps]
+    return [set(row.nonzero()[:, 0].tolist()) for row in kept_by_line(rule, asked)]
 
 
 def masked(rule, asked) -> list[set[int]]:
@@ -74,6 +80,36 @@ def test_kept_set_is_the_definition(rule, row):
         assert lined(rule, asked) == [expected]
     if from_list is None and rule.name != "typical":
         assert len(define(probs, value)) >= min(FEW, len(probs)), "a short list was not listed"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [3, 5, 7, 10, 49, 100, 1000, 3000])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_sums_that_reach_a_bound_exactly_are_ties(size: int, dtype: torch.dtype, temperature: float):
+    """Uniform over some tokens: k of n have the mass k / n, which typical must reach and a nucleus must exceed."""
+    logits = torch.full((1, 2 * size), -math.inf, dtype=dtype)
+    logits[:, size // 2 : size // 2 + size] = 0.3  # others cannot occur
+    asked = surveyed(logits, (0,), temperature)
+    for k in sorted({1, 2, size // 3, size // 2, size - 2, size - 1} - {0}):
+        for rule, kept in ((Typical(k / size), k), (Nucleus(k / size), k + 1)):
+            (by_line,), (by_list,) = lined(rule, asked), listed(rule, asked)
+            assert len(by_line) == kept, (rule, by_line)
+            assert by_list in (None, by_line)
+            assert masked(rule, asked) == [by_line]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(row=weights, k=st.integers(1, 90))
+def test_fronts_that_reach_a_bound_exactly_are_ties(row: list[int], k: int, dtype: torch.dtype):
+    """As a nucleus of exactly the mass of the k most probable tokens, whatever they are; by list and by line."""
+    probs, logits = exact_logits(row)
+    ranked = sorted((p for p in probs if p > 0), reverse=True)
+    assume(k < len(ranked))
+    mu = sum(ranked[:k])
+    asked = surveyed(logits.to(dtype), (0,))
+    (by_line,), (by_list,) = lined(Nucleus(mu), asked), listed(Nucleus(mu), asked)
+    assert len(by_line) == k + 1
+    assert by_list in (None, by_line)
 
 
 @pytest.mark.parametrize("vocab", [120, 700, 2500])
@@ -173,7 +209,7 @@ def test_no_smaller_set_will_do(rule):
     order = rule.order(asked)(log_probs)
     for row, kept in enumerate(lined(rule, asked)):
         tokens = sorted(kept, key=lambda token, row=row: -float(order[row, token]))
-        enough = rule.enough(log_probs[row, tokens].exp().cumsum(0)[None])[0]
+        enough = rule.enough(log_probs[row, tokens].exp().cumsum(0)[None], asked.tie)[0]
         assert enough.tolist() == [False] * (len(tokens) - 1) + [True]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -69,3 +71,10 @@ def digest_of_files(paths: list[Path]) -> str:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def set_aside(path: Path) -> Path:
+    """Keep a copy of a file beside it, under a name that nothing has yet, which is returned."""
+    kept = next(name for n in itertools.count(1) if not (name := path.with_name(f"{path.name}.{n}.kept")).exists())
+    write_atomically(kept, lambda partial: shutil.copyfile(path, partial))
+    return kept

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,7 @@ from eosin.decoding.unroll import Predictable
 from eosin.errors import BadInput
 from eosin.interfaces import Generative
 from eosin.models.dynamics import dynamics_of
-from eosin.tensor_files import digest_of
 from eosin.theory.cycles import Cycle, check
-
-
-def identity(model: Generative) -> dict[str, Any]:
-    """What tells a model from any other: the digests of its weights and of how it is made, heads and floors included.
-
-    Of a model without parameters only the name of its class is known.
-    """
-    parameters = dict(getattr(model, "named_parameters", list)())
-    weights = digest_of({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
-    made = repr(model) if hasattr(model, "named_parameters") else type(model).__qualname__
-    return {
-        "kind": type(model).__name__,
-        "vocab_size": model.vocab_size,
-        "eos_ids": [int(token) for token in model.eos_ids],
-        "made": sha256(made.encode()).hexdigest()[:16],
-        "weights": weights[:16],
-    }
 
 
 @dataclass(frozen=True)
@@ -44,7 +25,7 @@ class CertifiedCycle:
     cycle: Cycle
     decoder: str
     model: dict[str, Any]
-    """Its identity, with the digest of its weights."""
+    """Its identity, as the records of the audit have it."""
 
     def written(self) -> str:
         return json.dumps({"decoder": self.decoder, "model": self.model, "cycle": self.cycle.written()})

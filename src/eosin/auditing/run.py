@@ -8,6 +8,7 @@ shards only: the same audit again finds the records that are there and goes on w
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ import torch
 from torch import Tensor
 
 import eosin
-from eosin.auditing.certificates import CertifiedCycle, append, beside, identity, read_certificates
+from eosin.auditing.certificates import CertifiedCycle, append, beside, read_certificates
 from eosin.auditing.drift import drift
+from eosin.auditing.identity import behaviour, identity
 from eosin.auditing.prover import prover_of
 from eosin.auditing.record import ALL, Record, pooled, read_records
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
@@ -42,12 +44,13 @@ from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
 from eosin.decoding.unroll import SMALLEST_BATCH, Cohort, unroll, usual_pool
 from eosin.errors import BadInput
-from eosin.files import locked_file, write_text
+from eosin.files import locked_file, set_aside, write_text
 from eosin.interfaces import Completion, Decoder, Generative
 from eosin.models.dynamics import dynamics_of
 from eosin.report.audits import by_decoder
 from eosin.report.tables import as_text
 
+logger = logging.getLogger(__name__)
 SHARD = 1000
 """Contexts whose counts are written together; fewer where a model decodes fewer at a time."""
 
@@ -85,6 +88,7 @@ def audit(
     survival: bool = False,
     out: Path | str | None = None,
     about: dict[str, Any] | None = None,
+    name: str | None = None,
     watch: Callable[[Completion, Decoder], None] | None = None,
     text_of: Callable[[list[int]], str] | None = None,
     stop: StopStrings | None = None,
@@ -96,6 +100,8 @@ def audit(
     survival  estimate how probable it is not to have ended, instead of counting; for samplers
     out       a file of records: what it has is not done again, what is finished is appended at once
     about     what else belongs into the signature: names of the model and of the contexts
+    name      what to call a model that cannot be told from another by what it is made of and does, such as one that
+              holds a random generator; its records are used again only under the same name
     watch     is told of every completion as it ends, with its decoder
     text_of   tokens in words, so that records can show loops
     stop      strings that end a completion; with them nothing is proved
@@ -107,7 +113,7 @@ def audit(
     contexts = checked_contexts(prefixes, None, model)
     check_room(model, prefixes, max_steps)
     common = {
-        **signature(model, contexts, max_steps, whole("seed", seed, 0, 2**64)),
+        **signature(model, contexts, max_steps, whole("seed", seed, 0, 2**64), name),
         "estimator": "survival" if survival else "count",
         "proofs": proofs and not survival and stop is None,
         **({"stop": list(stop.strings)} if stop else {}),
@@ -149,9 +155,13 @@ def checked_decoders(
 
 def steadiness(model: Generative, contexts: Contexts, pool: int, rows_per_context: int) -> bool:
     """Tried on the first contexts of one length, in batches as large as there will be."""
+    return is_steady(model, first_prefixes(contexts), min(pool, len(contexts) * rows_per_context))
+
+
+def first_prefixes(contexts: Contexts) -> Tensor:
+    """Of the first contexts those that are as long as the first."""
     some = [contexts.at(place).prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
-    prefixes = torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
-    return is_steady(model, prefixes, min(pool, len(contexts) * rows_per_context))
+    return torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
 
 
 class Work:
@@ -260,27 +270,56 @@ def shard_name(start: int, size: int) -> str:
     return f"{start}-{start + size - 1}"
 
 
-def signature(model: Generative, contexts: Contexts, max_steps: int, seed: int) -> dict[str, Any]:
+def signature(
+    model: Generative, contexts: Contexts, max_steps: int, seed: int, name: str | None = None
+) -> dict[str, Any]:
     """Everything that decides the counts."""
     prefixes = sha256()
     for context in contexts:
         prefixes.update(json.dumps(context.prefix.tolist()).encode())
+    with evaluating(model):
+        does = {"behaviour": behaviour(model, first_prefixes(contexts), max_steps)}
     return {
         "eosin": eosin.__version__,
         "torch": torch.__version__,
         "device": str(device_of(model) or "cpu"),
         "threads": torch.get_num_threads(),
-        "model": identity(model),
+        "model": {**identity(model), **does, **({} if name is None else {"name": name})},
         "contexts": {"count": len(contexts), "digest": prefixes.hexdigest()[:16]},
         "max_steps": max_steps,
         "seed": seed,
     }
 
 
+def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
+    """Whether nothing can be added to what a file holds: another version may count otherwise, or mistake a model."""
+    certificates = list(read_certificates(beside(path))) if beside(path).exists() else []
+    models = [*(record.signature.get("model", {}) for record in there), *(each.model for each in certificates)]
+    versions = {record.signature.get("eosin") for record in there}
+    return bool(versions - {eosin.__version__}) or not all("parts" in model for model in models)
+
+
+def begin_anew(path: Path) -> None:
+    """Records and certificates of another version are kept, and can be reported, but nothing is added to them."""
+    kept = [set_aside(each) for each in (path, beside(path)) if each.exists()]
+    beside(path).unlink(missing_ok=True)
+    logger.warning(
+        "%s holds records of another version of eosin: this audit begins anew, and they are kept as %s",
+        path,
+        " and ".join(map(str, kept)),
+    )
+
+
 def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]) -> list[Record]:
     """The records that a file has; all of them must be of this audit."""
     if any(not {"decoder", "shard"} <= record.signature.keys() for record in there):
         raise BadInput(f"{out} holds a record without decoder or shard; move that file away, or name another (--out)")
+    unreadable, name = common["model"].get("unreadable"), common["model"].get("name")
+    if there and unreadable and name is None:
+        raise BadInput(
+            f"{out} holds records already, and this model cannot be told from others: {', '.join(unreadable)} cannot "
+            "be read; give the model a name (name=...), always the same one, or name another file (--out)"
+        )
     # a shard that is there twice counts once
     records = list({(r.signature["decoder"], r.signature["shard"]): r for r in there}.values())
     for record in records:
@@ -310,6 +349,10 @@ def appending(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[
         locked_file(file, f"another audit is writing to {path}; wait for it, or name another file (--out)")
         there = list(read_records(path))
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        if is_of_another_version(path, there):
+            begin_anew(path)
+            file.truncate(0)
+            there = []
 
         def write(record: Record) -> None:
             file.write(record.written() + "\n")

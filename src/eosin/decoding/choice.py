@@ -170,16 +170,19 @@ def draw_from_front(truncation: Truncation, next_token: NextToken, uniforms: Uni
     masses = torch.stack([kept_probs(*block).sum(1) for block in next_token.others()], dim=1)
     eos_probs = next_token.eos_log_probs.exp()
     if not truncation.keeps_eos:
-        eos_kept = line.keeps(next_token.eos_ids, next_token.eos_log_probs.to(next_token.store.dtype))
+        eos_kept = line.keeps(next_token.eos_ids, next_token.rounded_eos_log_probs)
         eos_probs = torch.where(eos_kept, eos_probs, 0.0)
     return draw_by_blocks(next_token, masses, kept_probs, eos_probs, uniforms)
 
 
 def draw_from_all(next_token: NextToken, uniforms: Uniforms) -> Draw:
     """Ancestral sampling."""
-    masses = (next_token.block_log_mass - next_token.log_total[:, None]).exp()
     return draw_by_blocks(
-        next_token, masses, lambda _, log_probs: log_probs.double().exp(), next_token.eos_log_probs.exp(), uniforms
+        next_token,
+        next_token.block_masses,
+        lambda _, log_probs: log_probs.double().exp(),
+        next_token.eos_log_probs.exp(),
+        uniforms,
     )
 
 

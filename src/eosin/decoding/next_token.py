@@ -27,6 +27,8 @@ BLOCK = 1024
 """Columns computed at a time."""
 GROUP = 32
 """Columns whose largest entry is remembered."""
+LARGEST_TIE, EXACT_TIE = 1e-6, 1e-12
+"""Sums of probabilities that differ by less are equal, where logits are of float32 and of float64."""
 
 
 @dataclass(frozen=True)
@@ -46,46 +48,74 @@ class Ranked:
 
 @dataclass(frozen=True)
 class NextToken:
-    """Next-token distributions at a temperature, a row each."""
+    """Next-token distributions, a row each.
 
-    store: Float[Tensor, "blocks batch columns"]
+    Whatever can be read here is the same for softmax(logits / temperature), however large the logits were before. So a
+    truncation may rely on nothing else in a decoding than what is known of it in a promise: the probabilities.
+    """
+
+    _store: Float[Tensor, "blocks batch columns"]
     """The logits in blocks of columns; -inf at the tokens that end and after the last token."""
-    group_max: Float[Tensor, "batch groups"]
-    peak: Float[Tensor, " batch"]
+    _group_max: Float[Tensor, "batch groups"]
+    _peak: Float[Tensor, " batch"]
     """What is subtracted from every logit before anything else, so that large logits lose no digits: the largest."""
     eos_ids: EosIds
-    eos_logits: Float64[Tensor, "batch eos"]
+    _eos_logits: Float64[Tensor, "batch eos"]
     """Above the peak, where the others are raw."""
     vocab_size: int
-    block_log_mass: Float64[Tensor, "batch blocks"]
+    _block_log_mass: Float64[Tensor, "batch blocks"]
     """log of the sum of exp((logit - peak) / temperature) over each block, the tokens that end left out."""
-    temperature: float = 1.0
+    _temperature: float = 1.0
 
     @property
     def rows(self) -> int:
-        return len(self.group_max)
+        return len(self._group_max)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the log-probabilities that come in parts."""
+        return self._store.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._store.device
+
+    @property
+    def tie(self) -> float:
+        """Sums of probabilities that differ by less are equal: each was rounded."""
+        return EXACT_TIE if self.dtype is torch.float64 else LARGEST_TIE
+
+    @property
+    def block_masses(self) -> Float64[Tensor, "batch blocks"]:
+        """The probability of each block, the tokens that end left out."""
+        return (self._block_log_mass - self.log_total[:, None]).exp()
 
     @cached_property
     def log_rest(self) -> Float64[Tensor, " batch"]:
         """The log of the unnormalised mass of all tokens that do not end the sequence."""
-        return self.block_log_mass.logsumexp(-1)
+        return self._block_log_mass.logsumexp(-1)
 
     @cached_property
     def log_total(self) -> Float64[Tensor, " batch"]:
         # not logaddexp: the last bits of that depend on where in a batch a row stands (docs/log.md)
-        return torch.cat([self.block_log_mass, self.eos_logits / self.temperature], dim=1).logsumexp(-1)
+        return torch.cat([self._block_log_mass, self._eos_logits / self._temperature], dim=1).logsumexp(-1)
 
     @property
     def eos_log_probs(self) -> Float64[Tensor, "batch eos"]:
-        return self.eos_logits / self.temperature - self.log_total[:, None]
+        return self._eos_logits / self._temperature - self.log_total[:, None]
+
+    @property
+    def rounded_eos_log_probs(self) -> Float[Tensor, "batch eos"]:
+        """As the others come in parts: tokens that are equally probable are so to the last bit."""
+        return self._scaled(self._eos_logits.to(self.dtype, copy=True))
 
     def log_probs_of(self, token: Token) -> Float64[Tensor, " batch"]:
-        columns = self.store.shape[-1]
+        columns = self._store.shape[-1]
         row = torch.arange(self.rows, device=token.device)
-        others = self.store[token // columns, row, token % columns].double() - self.peak.double()
+        others = self._store[token // columns, row, token % columns].double() - self._peak.double()
         ends = token[:, None] == self.eos_ids
-        logits = torch.where(ends, self.eos_logits, -math.inf).amax(-1).maximum(others)
-        return logits / self.temperature - self.log_total
+        logits = torch.where(ends, self._eos_logits, -math.inf).amax(-1).maximum(others)
+        return logits / self._temperature - self.log_total
 
     def top(self, count: int) -> Ranked:
         """The most probable `count` tokens, most probable first; of equal ones the lower id first.
@@ -95,52 +125,54 @@ class NextToken:
         count = min(count, self.vocab_size)
         ids, logits = self._members_of_top_groups(count)
         best = largest(logits, ids, min(count, ids.shape[1]))
-        above_peak = logits.gather(1, best).double() - self.peak.double()[:, None]
+        above_peak = logits.gather(1, best).double() - self._peak.double()[:, None]
         ids = torch.cat([ids.gather(1, best), self.eos_ids.expand(self.rows, -1)], dim=1)
-        logits = torch.cat([above_peak, self.eos_logits], dim=1)
+        logits = torch.cat([above_peak, self._eos_logits], dim=1)
         place = in_order(logits, ids)[:, :count]
-        return Ranked(ids.gather(1, place), logits.gather(1, place) / self.temperature - self.log_total[:, None])
+        return Ranked(ids.gather(1, place), logits.gather(1, place) / self._temperature - self.log_total[:, None])
 
     def _members_of_top_groups(self, count: int) -> tuple[Tensor, Tensor]:
         """Ids and logits of all tokens in the `count` groups with the largest entries."""
-        groups = self.group_max.shape[1]
-        group = torch.arange(groups, device=self.group_max.device).expand(self.rows, -1)
+        groups = self._group_max.shape[1]
+        group = torch.arange(groups, device=self._group_max.device).expand(self.rows, -1)
         if count < groups:
-            group = largest(self.group_max, group, count)
-        per_block = self.store.shape[-1] // GROUP
+            group = largest(self._group_max, group, count)
+        per_block = self._store.shape[-1] // GROUP
         row = torch.arange(self.rows, device=group.device)[:, None]
-        logits = self.store.view(*self.store.shape[:2], per_block, GROUP)[group // per_block, row, group % per_block]
+        logits = self._store.view(*self._store.shape[:2], per_block, GROUP)[group // per_block, row, group % per_block]
         ids = group[..., None] * GROUP + torch.arange(GROUP, device=group.device)
         return ids.flatten(1), logits.flatten(1)
 
     @cached_property
     def best_log_prob(self) -> Float64[Tensor, " batch"]:
         """Of the most probable token."""
-        best = (self.group_max.amax(-1) - self.peak).double().maximum(self.eos_logits.amax(-1))
-        return best / self.temperature - self.log_total
+        best = (self._group_max.amax(-1) - self._peak).double().maximum(self._eos_logits.amax(-1))
+        return best / self._temperature - self.log_total
 
     def parts(self) -> Iterator[tuple[Int[Tensor, " n"], Float[Tensor, "batch n"]]]:
         """Ids and log-probabilities of the whole vocabulary, some columns at a time; the tokens that end come last."""
         yield from self.others()
-        yield self.eos_ids, self.eos_log_probs.to(self.store.dtype)
+        yield self.eos_ids, self.rounded_eos_log_probs
 
     def others(self) -> Iterator[tuple[Int[Tensor, " n"], Float[Tensor, "batch n"]]]:
         """The same without the tokens that end: in their places stands -inf."""
-        columns = self.store.shape[-1]
-        for number, block in enumerate(self.store):
+        columns = self._store.shape[-1]
+        for number, block in enumerate(self._store):
             size = min(columns, self.vocab_size - number * columns)
             yield number * columns + torch.arange(size, device=block.device), self._normalised(block[:, :size])
 
     def block(self, number: Int[Tensor, " batch"]) -> tuple[Int[Tensor, "batch n"], Float[Tensor, "batch n"]]:
         """Ids and log-probabilities of one block of columns of each row."""
-        columns = torch.arange(self.store.shape[-1], device=number.device)
+        columns = torch.arange(self._store.shape[-1], device=number.device)
         rows = torch.arange(self.rows, device=number.device)
-        return number[:, None] * len(columns) + columns, self._normalised(self.store[number, rows])
+        return number[:, None] * len(columns) + columns, self._normalised(self._store[number, rows])
 
     def _normalised(self, logits: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
-        above_peak = logits - self.peak[:, None]
-        scaled = above_peak if self.temperature == 1 else above_peak.div_(self.temperature)
-        return scaled.sub_(self.log_total[:, None].to(logits.dtype))
+        return self._scaled(logits - self._peak[:, None])
+
+    def _scaled(self, above_peak: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+        scaled = above_peak if self._temperature == 1 else above_peak.div_(self._temperature)
+        return scaled.sub_(self.log_total[:, None].to(above_peak.dtype))
 
     @cached_property
     def entropy(self) -> Float64[Tensor, " batch"]:
@@ -152,7 +184,7 @@ class NextToken:
     @cached_property
     def deviation(self) -> Float64[Tensor, " batch"]:
         """The standard deviation of each row's logits at this temperature, over the tokens that can occur at all."""
-        count, total, squares = torch.zeros(3, self.rows, dtype=torch.float64, device=self.store.device)
+        count, total, squares = torch.zeros(3, self.rows, dtype=torch.float64, device=self._store.device)
         for _, log_probs in self.parts():
             possible = log_probs > -math.inf
             below = torch.where(possible, log_probs - self.best_log_prob[:, None].to(log_probs.dtype), 0.0)
@@ -163,12 +195,12 @@ class NextToken:
 
     def log_probs(self) -> Float64[Tensor, "batch vocab"]:
         """The whole distribution, written out."""
-        return self._above_peak() / self.temperature - self.log_total[:, None]
+        return self._above_peak() / self._temperature - self.log_total[:, None]
 
     def _above_peak(self) -> Float64[Tensor, "batch vocab"]:
         """Every logit, less the peak."""
-        others = self.store.movedim(0, 1).flatten(1)[:, : self.vocab_size].double()
-        return (others - self.peak.double()[:, None]).index_copy(1, self.eos_ids, self.eos_logits)
+        others = self._store.movedim(0, 1).flatten(1)[:, : self.vocab_size].double()
+        return (others - self._peak.double()[:, None]).index_copy(1, self.eos_ids, self._eos_logits)
 
     def possible(self) -> Bool[Tensor, "batch vocab"]:
         """Every token that can occur at all."""
@@ -176,38 +208,39 @@ class NextToken:
 
     def eos_rank(self) -> Int[Tensor, " batch"]:
         """The place of the best token that ends the sequence, most probable first: 1 is where greedy decoding ends."""
-        place = in_order(self.eos_logits, self.eos_ids.expand(self.rows, -1))[:, :1]
-        best, best_id = self.eos_logits.gather(1, place), self.eos_ids[place]
+        place = in_order(self._eos_logits, self.eos_ids.expand(self.rows, -1))[:, :1]
+        best, best_id = self._eos_logits.gather(1, place), self.eos_ids[place]
         logits, ids = self._above_peak(), torch.arange(self.vocab_size, device=self.eos_ids.device)
         return 1 + ((logits > best) | ((logits == best) & (ids < best_id))).sum(1)
 
     def at(self, temperature: float) -> NextToken:
-        """The distributions softmax(logits / temperature)."""
-        if temperature == self.temperature:
+        """The distributions p^(1 / temperature), normalised. Nothing in them tells that there was a temperature."""
+        if temperature == 1:
             return self
-        scratch = torch.empty_like(self.store[0])
-        masses = [log_mass(block, self.peak, scratch, temperature) for block in self.store]
-        return replace(self, block_log_mass=torch.stack(masses, dim=1), temperature=temperature)
+        temperature *= self._temperature
+        scratch = torch.empty_like(self._store[0])
+        masses = [log_mass(block, self._peak, scratch, temperature) for block in self._store]
+        return replace(self, _block_log_mass=torch.stack(masses, dim=1), _temperature=temperature)
 
     def first(self, rows: int) -> NextToken:
         """The first rows, without copying them."""
         return replace(
             self,
-            store=self.store[:, :rows],
-            group_max=self.group_max[:rows],
-            peak=self.peak[:rows],
-            eos_logits=self.eos_logits[:rows],
-            block_log_mass=self.block_log_mass[:rows],
+            _store=self._store[:, :rows],
+            _group_max=self._group_max[:rows],
+            _peak=self._peak[:rows],
+            _eos_logits=self._eos_logits[:rows],
+            _block_log_mass=self._block_log_mass[:rows],
         )
 
     def select(self, rows: Rows) -> NextToken:
         return replace(
             self,
-            store=self.store.index_select(1, rows),
-            group_max=self.group_max[rows],
-            peak=self.peak[rows],
-            eos_logits=self.eos_logits[rows],
-            block_log_mass=self.block_log_mass[rows],
+            _store=self._store.index_select(1, rows),
+            _group_max=self._group_max[rows],
+            _peak=self._peak[rows],
+            _eos_logits=self._eos_logits[rows],
+            _block_log_mass=self._block_log_mass[rows],
         )
 
 
@@ -267,6 +300,11 @@ def log_mass(
     if temperature != 1:
         above_peak /= temperature
     return above_peak.exp_().sum(-1).double().log()
+
+
+def numbers_of(next_token: NextToken) -> list[Tensor]:
+    """Everything that the distributions are worked out from, but for the single logits: to compare bits."""
+    return [next_token._group_max, next_token._block_log_mass, next_token._eos_logits, next_token.log_total]
 
 
 def finite_or(value: Float[Tensor, " batch"], other: Float[Tensor, " batch"] | float) -> Float[Tensor, " batch"]:

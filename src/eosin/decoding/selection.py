@@ -50,8 +50,8 @@ class Line:
 def line_where(next_token: NextToken, order: Order, weight: Weight, enough: Enough) -> Line:
     """The line behind the shortest front of the order whose weight is enough; behind everything if nothing is."""
     digits: list[Tensor] = []
-    before = torch.zeros(next_token.rows, 1, dtype=torch.float64, device=next_token.store.device)
-    some = torch.ones(next_token.rows, dtype=torch.bool, device=next_token.store.device)
+    before = torch.zeros(next_token.rows, 1, dtype=torch.float64, device=next_token.device)
+    some = torch.ones(next_token.rows, dtype=torch.bool, device=next_token.device)
     while len(digits) < MOST_DIGITS:
         by_bin, sizes = bins(next_token, order, weight, digits)
         running = before + by_bin.cumsum(1)
@@ -77,13 +77,13 @@ def bins(
     next_token: NextToken, order: Order, weight: Weight, digits: list[Tensor]
 ) -> tuple[Float[Tensor, "batch bins"], Int[Tensor, "batch bins"]]:
     """The weight and the number of the tokens in each bin, among those that have the given leading digits."""
-    by_bin = next_token.store.new_zeros(next_token.rows, BINS)
-    sizes = next_token.store.new_zeros(next_token.rows, BINS)
+    by_bin = torch.zeros(next_token.rows, BINS, dtype=torch.float64, device=next_token.device)
+    sizes = torch.zeros_like(by_bin, dtype=next_token.dtype)
     for _, log_probs in next_token.parts():
         matching, bin_ = next_digit(order(log_probs), digits)
-        by_bin.scatter_add_(1, bin_, weight(log_probs) * matching)
+        by_bin.scatter_add_(1, bin_, (weight(log_probs) * matching).double())
         sizes.scatter_add_(1, bin_, matching)
-    return by_bin.double(), sizes.long()
+    return by_bin, sizes.long()
 
 
 def next_digit(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eosin.decoding.next_token import Workspace, survey
+from eosin.decoding.next_token import Workspace, numbers_of, survey
 from eosin.decoding.unroll import SMALLEST_BATCH, filled_size
 from eosin.interfaces import Generative, Prefix
 from eosin.logits import as_logits
@@ -37,7 +37,7 @@ def seen_in_a_batch(model: Generative, prefixes: Prefix, size: int) -> tuple[Any
     rows = torch.arange(size, device=device) % len(prefixes)
     logits, state = model.step(prefixes[rows, -1], state.select(rows))
     seen = survey(as_logits(logits), torch.tensor(model.eos_ids, device=device), size, Workspace())
-    return state, [seen.group_max, seen.block_log_mass, seen.eos_logits, seen.log_total]
+    return state, numbers_of(seen)
 
 
 def alike(first: tuple[Any, list[Tensor]], second: tuple[Any, list[Tensor]] | None, different: int) -> bool:

@@ -136,7 +136,7 @@ class Replay(LeftToRight):
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         number = len(self.steps) + 1
-        token = torch.full((next_token.rows,), self.tokens[number - 1], device=next_token.store.device)
+        token = torch.full((next_token.rows,), self.tokens[number - 1], device=next_token.device)
         kept = self.decoder.kept(next_token)[0]
         self.steps.append(
             Step(

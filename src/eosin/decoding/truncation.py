@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -27,7 +28,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 from torch.nn import functional
 
-from eosin.decoding.next_token import NextToken, Ranked
+from eosin.decoding.next_token import LARGEST_TIE, NextToken, Ranked
 from eosin.decoding.selection import Line, Order, by_probability, line_where
 from eosin.errors import BadInput
 from eosin.interfaces import EosIds, Truncation
@@ -36,7 +37,7 @@ from eosin.promises import LogOdds, leads, nothing, passed_on
 FEW = 64
 """How many tokens a rule looks at before it draws a line."""
 ROUNDING = 1e-12
-"""Sums of probabilities that differ by less are equal: a nucleus must exceed mu by more than a rounding error."""
+"""A probability of eos that is above a bound by less may not be."""
 
 
 @dataclass(frozen=True)
@@ -165,18 +166,19 @@ class SmallestSet(Rule):
         """What each token contributes."""
         return log_probs.exp()
 
-    def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
-        """Whether a front of this weight will do."""
+    def enough(self, running: Float[Tensor, "batch n"], tie: float) -> Bool[Tensor, "batch n"]:
+        """Whether a front of this weight will do; weights that differ by less than a tie are equal."""
         raise NotImplementedError
 
     def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, " batch"]:
-        return 1 + (~self.enough(self.weight(log_probs).cumsum(1))).sum(1)
+        return 1 + (~self.enough(self.weight(log_probs).cumsum(1), next_token.tie)).sum(1)
 
     def settles(self, count: Int[Tensor, " batch"], looked_at: int) -> Bool[Tensor, " batch"]:
         return count <= looked_at
 
     def line(self, next_token: NextToken) -> Line:
-        return line_where(next_token, self.order(next_token), self.weight, self.enough)
+        enough = partial(self.enough, tie=next_token.tie)
+        return line_where(next_token, self.order(next_token), self.weight, enough)
 
 
 class Threshold(Rule):
@@ -190,7 +192,7 @@ class Threshold(Rule):
         return (log_probs >= self.least(next_token)[:, None]).sum(1).clamp(min=1)
 
     def line(self, next_token: NextToken) -> Line:
-        least = self.least(next_token).minimum(next_token.best_log_prob).to(next_token.store.dtype)
+        least = self.least(next_token).minimum(next_token.best_log_prob).to(next_token.dtype)
         return Line(by_probability, least, torch.full_like(least, next_token.vocab_size, dtype=torch.int64))
 
 
@@ -225,7 +227,7 @@ class TopK(SmallestSet):
     def weight(self, log_probs: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
         return torch.ones_like(log_probs)
 
-    def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
+    def enough(self, running: Float[Tensor, "batch n"], tie: float) -> Bool[Tensor, "batch n"]:
         return running >= self.k
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
@@ -247,17 +249,17 @@ class Nucleus(SmallestSet):
 
     @property
     def sole(self) -> float:
-        return max(0.5, self.mu)
+        return max(0.5, self.mu + LARGEST_TIE)
 
     def certain(self, vocab_size: int) -> float:
         """The others alone are not enough."""
         return min(0.5, 1 - self.mu)
 
-    def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
-        return running > self.mu + ROUNDING
+    def enough(self, running: Float[Tensor, "batch n"], tie: float) -> Bool[Tensor, "batch n"]:
+        return running > self.mu + tie
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
-        return leads.amin(0).minimum(least_log_prob(leads) - math.log(self.mu + ROUNDING))
+        return leads.amin(0).minimum(least_log_prob(leads) - math.log(self.mu + LARGEST_TIE))
 
 
 @dataclass(frozen=True)
@@ -272,17 +274,17 @@ class Typical(SmallestSet):
 
     def certain(self, vocab_size: int) -> float:
         """The others alone do not reach the mass."""
-        return 1 - self.mass
+        return 1 - self.mass + LARGEST_TIE
 
     def order(self, next_token: NextToken) -> Order:
-        entropy = next_token.entropy[:, None].to(next_token.store.dtype)
+        entropy = next_token.entropy[:, None].to(next_token.dtype)
         return lambda log_probs: -(log_probs + entropy).abs()
 
     def keep(self, next_token: NextToken) -> None:
         """Nothing can be told from the most probable tokens."""
 
-    def enough(self, running: Float[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
-        return running >= self.mass - ROUNDING
+    def enough(self, running: Float[Tensor, "batch n"], tie: float) -> Bool[Tensor, "batch n"]:
+        return running >= self.mass - tie
 
 
 @dataclass(frozen=True)

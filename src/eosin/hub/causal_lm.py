@@ -7,8 +7,6 @@ count from each row's own beginning.
 from __future__ import annotations
 
 import inspect
-import json
-from hashlib import sha256
 from typing import Any
 
 import torch
@@ -20,9 +18,6 @@ from eosin.hub.cache import Cached, is_plain, shell
 from eosin.hub.norms import least_log_odds
 from eosin.interfaces import Prefix, Token, Tokens
 from eosin.promises import Promise
-
-BY_THE_WAY = ("_name_or_path", "transformers_version", "dtype")
-"""What a configuration says that does not change what the model says."""
 
 
 def exact(logits: Tensor) -> Tensor:
@@ -44,6 +39,8 @@ class CausalLM(nn.Module):
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self._takes = inspect.signature(model.forward).parameters
 
+    by_the_way = ("_name_or_path", "name_or_path", "transformers_version", "dtype", "_commit_hash", "_takes")
+    """Attributes that do not change what the model says."""
     pool = 64
     """Rows that are decoded at a time unless it is said otherwise: each has keys and values of all layers."""
 
@@ -89,12 +86,6 @@ class CausalLM(nn.Module):
     def _has_own_promise(self) -> bool:
         """What a head promises, it promises of the tokens that end its texts."""
         return hasattr(self.model, "promise") and set(self.model.config.eos_ids) <= set(self.eos_ids)
-
-    def extra_repr(self) -> str:
-        """What belongs to the identity of a model beside its modules and weights."""
-        told = {key: value for key, value in self.model.config.to_dict().items() if key not in BY_THE_WAY}
-        digest = sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        return f"config={digest}"
 
     def _read(self, tokens: Tokens, state: Cached | None) -> tuple[Tensor, Cached]:
         """The logits after the last of the tokens."""

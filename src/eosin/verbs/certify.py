@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from eosin.auditing.certificates import CertifiedCycle, identity, read_certificates
+from eosin.auditing.certificates import CertifiedCycle, read_certificates
+from eosin.auditing.identity import differences, identity
 from eosin.decoding.floor import Floor
 from eosin.errors import BadInput
 from eosin.interfaces import Generative
@@ -81,10 +82,10 @@ def as_certified(model: Any, certificates: list[CertifiedCycle]) -> Any:
     """The model in the precision in which its weights are those of the certificates."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         converted = copy.deepcopy(model).to(dtype)
-        known = identity(converted)
-        if all(certificate.model == known for certificate in certificates):
+        here = identity(converted)
+        if not any(differences(certificate.model, here) for certificate in certificates):
             return converted
-    differing = [key for key, ours in identity(model).items() if any(c.model.get(key) != ours for c in certificates)]
+    differing = {key: None for certificate in certificates for key in differences(certificate.model, identity(model))}
     raise BadInput(f"the certificate is of another model, which differs from this run in: {', '.join(differing)}")
 
 

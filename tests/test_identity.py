@@ -1,0 +1,353 @@
+"""What tells models apart: two that differ in anything never share records, and one that is the same always does."""
+
+import copy
+import functools
+import json
+import logging
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from members import MODELS, neural
+from torch import nn
+
+import eosin
+from eosin.auditing.identity import Inventory, behaviour, identity
+from eosin.errors import BadInput
+from eosin.states import TensorState
+
+
+class Table:
+    """Says what a table of plain tensors says; it has no parameters, and no state but the last token."""
+
+    vocab_size, eos_ids = 3, (0,)
+
+    def __init__(self, logits: torch.Tensor, **more: object):
+        self.logits = logits
+        self.__dict__.update(more)
+
+    def prefill(self, prefix):
+        return self.step(prefix[:, -1], None)
+
+    def step(self, token, state):
+        return self.logits[token], TensorState((token,))
+
+
+ENDS = torch.tensor([[9.0, 0.0, 0.0]] * 3)
+GOES_ON = torch.tensor([[0.0, 9.0, 0.0]] * 3)
+
+
+class Slow(nn.Module):
+    """A head with a plain number, as in docs/adding.md."""
+
+    def __init__(self, length: int):
+        super().__init__()
+        self.length = length
+
+    def initial(self, batch, device):
+        return TensorState((torch.zeros(batch, dtype=torch.int64, device=device),))
+
+    def forward(self, eos_logits, memory):
+        step = memory.tensors[0][:, None] + torch.arange(1, eos_logits.shape[1] + 1)
+        left = (1 - step.double() / self.length).clamp(min=0).log()
+        return left.expand_as(eos_logits), TensorState((step[:, -1],))
+
+
+class Buffered(Slow):
+    def __init__(self, length: int, persistent: bool):
+        super().__init__(100)
+        self.register_buffer("slope", torch.tensor(float(length)), persistent=persistent)
+
+
+def with_head(head: nn.Module) -> eosin.NeuralLM:
+    model = neural("tanh", "softmax")
+    model.head = head
+    return model
+
+
+def with_hook(add: float) -> eosin.NeuralLM:
+    model = neural("tanh", "softmax")
+    model.core.register_forward_pre_hook(lambda core, given: (given[0] + add, *given[1:]))
+    return model
+
+
+SCALE = 1.0
+
+
+def scaled(logits):
+    return logits * SCALE
+
+
+class Scaled(Table):
+    def step(self, token, state):
+        return scaled(self.logits[token]), TensorState((token,))
+
+
+def by_global(scale: float):
+    model = Scaled(ENDS)
+    globals()["SCALE"] = scale
+    return model
+
+
+def subclass(bonus: float) -> Table:
+    class Other(Table):
+        def step(self, token, state):
+            return self.logits[token] + bonus, TensorState((token,))
+
+    return Other(ENDS)
+
+
+class Mode(Enum):
+    ONE = 1
+    TWO = 2
+
+
+@dataclass(frozen=True)
+class Setting:
+    value: object
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value: object):
+        self.value = value
+
+
+class Named(dict):
+    """A dictionary with attributes."""
+
+
+def named(value: object) -> Named:
+    it = Named(a=1)
+    it.value = value
+    return it
+
+
+PAIRS = {
+    "tensors": (lambda: Table(ENDS), lambda: Table(GOES_ON)),
+    "one bit of a tensor": (lambda: Table(ENDS), lambda: Table(torch.nextafter(ENDS, GOES_ON))),
+    "the type of a tensor": (lambda: Table(ENDS), lambda: Table(ENDS.double())),
+    "a number of a head": (lambda: with_head(Slow(100)), lambda: with_head(Slow(101))),
+    "a buffer": (lambda: with_head(Buffered(1, True)), lambda: with_head(Buffered(2, True))),
+    "a buffer that is not saved": (lambda: with_head(Buffered(1, False)), lambda: with_head(Buffered(2, False))),
+    "weights": (lambda: neural("tanh", "softmax", seed=1), lambda: neural("tanh", "softmax", seed=2)),
+    "epsilon": (lambda: eosin.Floor(Table(ENDS), 0.1), lambda: eosin.Floor(Table(ENDS), 0.01)),
+    "a grace longer than any trial": (
+        lambda: eosin.Floor(Table(ENDS), 0.1, 10**6),
+        lambda: eosin.Floor(Table(ENDS), 0.1, 10**6 + 1),
+    ),
+    "a hook": (lambda: with_hook(0.0), lambda: with_hook(1e-9)),
+    "a lambda": (lambda: Table(ENDS, f=lambda x: x), lambda: Table(ENDS, f=lambda x: x + 1)),
+    "what a lambda holds": (lambda: closing_over(1), lambda: closing_over(2)),
+    "a default": (lambda: Table(ENDS, f=lambda x=1: x), lambda: Table(ENDS, f=lambda x=2: x)),
+    "a global that a function reads": (lambda: by_global(1.0), lambda: by_global(2.0)),
+    "the code of a class": (lambda: subclass(0.0), lambda: subclass(1.0)),
+    "a list": (lambda: Table(ENDS, more=[1, 2]), lambda: Table(ENDS, more=[2, 1])),
+    "how a list is divided": (lambda: Table(ENDS, more=[[1], 2]), lambda: Table(ENDS, more=[[1, 2]])),
+    "a tuple and a list": (lambda: Table(ENDS, more=[1]), lambda: Table(ENDS, more=(1,))),
+    "a number and its text": (lambda: Table(ENDS, more=1), lambda: Table(ENDS, more="1")),
+    "true and one": (lambda: Table(ENDS, more=1), lambda: Table(ENDS, more=True)),
+    "zeros": (lambda: Table(ENDS, more=0.0), lambda: Table(ENDS, more=-0.0)),
+    "a key": (lambda: Table(ENDS, more={"a": 1}), lambda: Table(ENDS, more={"b": 1})),
+    "a set": (lambda: Table(ENDS, more={"a", "b"}), lambda: Table(ENDS, more={"a", "c"})),
+    "an enumeration": (lambda: Table(ENDS, more=Mode.ONE), lambda: Table(ENDS, more=Mode.TWO)),
+    "a dataclass": (lambda: Table(ENDS, more=Setting(1)), lambda: Table(ENDS, more=Setting(2))),
+    "a slot": (lambda: Table(ENDS, more=Slotted(1)), lambda: Table(ENDS, more=Slotted(2))),
+    "an attribute of a dictionary": (lambda: Table(ENDS, more=named(1)), lambda: Table(ENDS, more=named(2))),
+    "an array": (lambda: Table(ENDS, more=np.arange(3)), lambda: Table(ENDS, more=np.arange(3)[::-1])),
+    "the state of a generator": (
+        lambda: Table(ENDS, more=random.Random(0)),
+        lambda: Table(ENDS, more=random.Random(1)),
+    ),
+    "a partial": (
+        lambda: Table(ENDS, more=functools.partial(max, 1)),
+        lambda: Table(ENDS, more=functools.partial(max, 2)),
+    ),
+    "a method": (lambda: Table(ENDS, more=Table(ENDS).step), lambda: Table(ENDS, more=Table(GOES_ON).step)),
+    "deep inside": (
+        lambda: Table(ENDS, more={"a": [deque([Setting((Slotted(ENDS),))])]}),
+        lambda: Table(ENDS, more={"a": [deque([Setting((Slotted(GOES_ON),))])]}),
+    ),
+    "a default of a dictionary": (
+        lambda: Table(ENDS, more=defaultdict(int)),
+        lambda: Table(ENDS, more=defaultdict(list)),
+    ),
+}
+
+
+def closing_over(value: int) -> Table:
+    return Table(ENDS, f=lambda: value)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_models_that_differ_in_anything_are_told_apart(pair: str):
+    one, other = PAIRS[pair]
+    told = [json.dumps(identity(make()), sort_keys=True) for make in (one, other, one)]
+    assert told[0] == told[2]
+    assert told[0] != told[1]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_records_of_one_are_never_given_for_the_other(pair: str, tmp_path: Path):
+    one, other = PAIRS[pair]
+    out = tmp_path / "records.jsonl"
+
+    def audited(model) -> str:
+        return str(eosin.audit(model, [[1], [2]], ["greedy"], max_steps=6, out=out, proofs=False))
+
+    first = audited(one())
+    assert audited(one()) == first
+    before = out.read_bytes()
+    with pytest.raises(BadInput, match="another audit: model is"):
+        audited(other())
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("member", MODELS, ids=str)
+def test_a_copy_is_the_same_model_and_decoding_changes_nothing(member):
+    model = member.model
+    before = identity(model)
+    eosin.decode(model, [[1, 2]] * 3, "nucleus:0.5", max_steps=5)
+    eosin.audit(model, [[1, 2]] * 3, ["greedy"], max_steps=5)
+    assert identity(model) == before == identity(copy.deepcopy(model))
+    assert "unreadable" not in before
+
+
+def test_training_mode_and_sharing_make_no_difference():
+    model, shared = neural("lstm", "softmax"), [1, 2]
+    before = identity(model)
+    assert identity(model.train()) == before
+    parts = [Table(ENDS, a=shared, b=shared), Table(ENDS, a=shared, b=list(shared))]
+    assert identity(parts[0]) == identity(parts[1])
+
+
+def test_what_refers_to_itself_is_read_to_its_end():
+    model = Table(ENDS)
+    model.me, model.ring = model, [1]
+    model.ring.append(model.ring)
+    assert identity(model) == identity(model)
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [(n for n in range(3)), threading.Lock(), open(__file__, encoding="utf-8")],  # noqa: SIM115
+    ids=lambda thing: type(thing).__name__,
+)
+def test_what_cannot_be_read_must_be_named(thing: object, tmp_path: Path):
+    model, out = Table(ENDS, rule={"source": thing}), tmp_path / "records.jsonl"
+    assert identity(model)["unreadable"] == [f"model.rule.source ({type(thing).__name__})"]
+    asked = {"max_steps": 5, "out": out, "proofs": False}
+    eosin.audit(model, [[1]], ["greedy"], **asked)
+    with pytest.raises(BadInput, match=r"cannot be told from others: model.rule.source .* give the model a name"):
+        eosin.audit(model, [[1]], ["greedy"], **asked)
+    named = tmp_path / "named.jsonl"
+    eosin.audit(model, [[1]], ["greedy"], **asked | {"out": named}, name="table of 2026")
+    again = eosin.audit(model, [[1]], ["greedy", "top-k:2"], **asked | {"out": named}, name="table of 2026")
+    assert again.by_decoder.keys() == {"greedy", "top-k:2"}
+    with pytest.raises(BadInput, match="another audit: model is"):
+        eosin.audit(model, [[1]], ["greedy"], **asked | {"out": named}, name="another")
+
+
+def test_what_is_plain_can_be_read():
+    things = [1, "a", None, Fraction(1, 2), OrderedDict(a=1), functools.lru_cache(max), Path("x"), np.float32(1), len]
+    inventory = Inventory()
+    inventory.read(things, "things")
+    assert inventory.unreadable == []
+
+
+def test_a_model_that_does_something_else_is_another():
+    """What a step reads from elsewhere is in no attribute."""
+    elsewhere = {"logits": ENDS}
+
+    class Reader(Table):
+        def step(self, token, state):
+            return torch.load_it(token), TensorState((token,))
+
+    torch.load_it = lambda token: elsewhere["logits"][token]
+    try:
+        first = behaviour(Reader(ENDS), torch.tensor([[1]]))
+        elsewhere["logits"] = GOES_ON
+        assert behaviour(Reader(ENDS), torch.tensor([[1]])) != first
+    finally:
+        del torch.load_it
+
+
+def test_another_process_tells_the_same(tmp_path: Path):
+    """Hashes of strings, and so the order of sets, change from process to process; addresses do as well."""
+    (tmp_path / "toy.py").write_text(
+        textwrap.dedent("""
+        import json, torch, eosin
+        from eosin.auditing.identity import identity
+
+        RULES = {"a", "b", "c"}
+
+        def rule(x, to=RULES):
+            return x if "a" in to else sorted({"d", "e"})
+
+        class Toy:
+            vocab_size, eos_ids = 3, (0,)
+
+            def __init__(self):
+                self.words, self.rule, self.more = {"x", "y", "z"}, rule, lambda x: rule(x, RULES)
+
+        torch.manual_seed(0)
+        lstm = eosin.NeuralLM(eosin.CORES["lstm"](width=4), eosin.HEADS["softmax"](), vocab_size=9, eos_id=2)
+        print(json.dumps([identity(Toy()), identity(eosin.Floor(lstm, 0.1))]))
+        """),
+        encoding="utf-8",
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "toy.py"],
+            cwd=tmp_path,
+            env={"PYTHONHASHSEED": str(seed), "PATH": "", "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    ]
+    assert told[0] == told[1]
+    assert b"unreadable" not in told[0]
+
+
+def test_records_of_an_earlier_version_are_kept_and_the_audit_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """They knew a model by its class and parameters only."""
+    out, model = (
+        tmp_path / "records.jsonl",
+        neural("tanh", "softmax", vocab=40, width=12, seed=1, scale=2.0, eos_bias=-4.0),
+    )
+    contexts = torch.randint(3, 40, (12, 3), generator=torch.Generator().manual_seed(0))
+    first = eosin.audit(model, contexts, ["greedy"], max_steps=60, out=out)
+    cycles = out.with_suffix(".cycles")
+    assert cycles.exists()
+    for path in (out, cycles):
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for line in lines:
+            told = line.get("signature", line)["model"]
+            told["made"] = told.pop("parts")
+            told.pop("behaviour")
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    before = {path: path.read_bytes() for path in (out, cycles)}
+    with caplog.at_level(logging.WARNING):
+        again = eosin.audit(model, contexts, ["greedy"], max_steps=60, out=out)
+    assert "holds records of another version of eosin: this audit begins anew" in caplog.text
+    assert str(again) == str(first)
+    for path, content in before.items():
+        assert path.with_name(f"{path.name}.1.kept").read_bytes() == content
+        assert path.read_bytes() != content
+    caplog.clear()
+    assert str(eosin.audit(model, contexts, ["greedy"], max_steps=60, out=out)) == str(first)
+    assert not caplog.text
