@@ -1,9 +1,10 @@
-"""Make the runs that come with the package: train `demo` and `demo-st`, and keep what `eosin audit demo` needs.
+"""Make the runs that come with the package: train the four demo models, and keep what audits of them need.
 
     python scripts/bundle_demo.py RUNS
 
-RUNS is a folder for the runs and their corpus; what is finished there is not trained again. The corpus that is kept is
-cut: of train and valid a few paragraphs, of test two hundred.
+RUNS is a folder for the runs and their corpus. A run that is finished is not trained again. Weights are stored in
+float16; a loaded model computes with them in float32. The corpus is cut: the first thousand sentences of train and of
+valid, and all of test.
 """
 
 from __future__ import annotations
@@ -13,35 +14,41 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from eosin.files import write_text
-from eosin.models.checkpoint import BUNDLED_RUNS, CONFIG, TWINS, WEIGHTS
+from eosin.files import BUNDLED_RUNS, write_text
+from eosin.models.checkpoint import CONFIG, TWINS, WEIGHTS
 from eosin.reproduction.work import configured
 from eosin.settings import to_toml
+from eosin.tensor_files import load_tensors, save_tensors
 from eosin.text.corpus import Corpus, Split, corpus_digest
 from eosin.text.preparation import prepare, tensors_of, write_corpus
 from eosin.text.tokenization import TOKENIZER
 from eosin.training.loop import train
 from eosin.training.run import CORPUS
 
-KEPT = {"train": 20, "valid": 20, "test": 200}
+KEPT = {"train": 1000, "valid": 1000, "test": None}
 
 
 def main(runs: Path) -> None:
-    for name in TWINS["demo"]:
+    for name in (name for twins in TWINS.values() for name in twins):
         config = configured(name, {})
         corpus = prepare(config.data, runs / config.data.folder)
-        train(config, corpus, runs / name, show=True)
-        kept = cut(corpus)
-        folder = BUNDLED_RUNS / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in (CONFIG, TOKENIZER, WEIGHTS):
-            shutil.copy(runs / name / file, folder / file)
-        place = {"folder": f"../{kept.folder.name}", "digest": kept.digest}
-        write_text(folder / CORPUS, to_toml({"corpus": place}))
+        train(config, corpus, runs / name, threads=1, show=True)
+        bundle_run(runs / name, cut_corpus(corpus))
 
 
-def cut(corpus: Corpus) -> Corpus:
-    splits = {name: first(split, KEPT[name]) for name, split in corpus.splits.items()}
+def bundle_run(run: Path, corpus: Corpus) -> None:
+    folder = BUNDLED_RUNS / run.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (CONFIG, TOKENIZER):
+        shutil.copy(run / file, folder / file)
+    weights, notes = load_tensors(run / WEIGHTS)
+    save_tensors(folder / WEIGHTS, {key: tensor.half() for key, tensor in weights.items()}, notes)
+    place = {"folder": f"../{corpus.folder.name}", "digest": corpus.digest}
+    write_text(folder / CORPUS, to_toml({"corpus": place}))
+
+
+def cut_corpus(corpus: Corpus) -> Corpus:
+    splits = {name: first_sentences(split, KEPT[name]) for name, split in corpus.splits.items()}
     folder = BUNDLED_RUNS / "demo-corpus"
     digest = corpus_digest(tensors_of(splits), corpus.tokenizer, corpus.recipe, corpus.layout)
     kept = replace(corpus, splits=splits, folder=folder, digest=digest)
@@ -50,8 +57,8 @@ def cut(corpus: Corpus) -> Corpus:
     return kept
 
 
-def first(split: Split, count: int) -> Split:
-    offsets = split.offsets[: count + 1].clone()
+def first_sentences(split: Split, count: int | None) -> Split:
+    offsets = split.offsets[: None if count is None else count + 1].clone()
     return Split(split.tokens[: offsets[-1]].clone(), offsets, split.prefix_length)
 
 

@@ -119,3 +119,11 @@ def test_every_hypothesis_goes_on_from_its_own_memory():
 def test_bad_settings(width: int, stop: str):
     with pytest.raises(ValueError, match=r"beam: (width|stop) must be"):
         Beam(width, stop)
+
+
+def test_the_default_device_is_not_asked_for():
+    """Everything is made where the contexts are."""
+    model = neural("tanh", "softmax")
+    expected = eosin.decode(model, [[1, 2], [4]], "beam:3", max_steps=5).tokens
+    with torch.device("meta"):
+        assert eosin.decode(model, [[1, 2], [4]], "beam:3", max_steps=5).tokens == expected

@@ -15,8 +15,9 @@ from eosin.models.dynamics import dynamics_of
 from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.theory.cycles import SAFETY, Cycle, check, norm_bound
+from eosin.theory.cycles import ROUNDING, SAFETY, Cycle, check, norm_bound
 from eosin.theory.cycles import certify as certify_with
+from eosin.theory.expansion import Expansion
 
 RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
 VOCAB, EOS, STEPS = 40, 3, 200
@@ -211,6 +212,136 @@ def test_a_counter_that_ends_the_row_later_is_not_proved():
     assert tokens[-1] == EOS
     state = state_after(model, torch.tensor([[1]]), [7] * 50)
     assert certify(dynamics_of(model), [7], dynamics_of(model).vectors(state)[0], (EOS,)) is None
+
+
+# rounding
+
+HOSTILE_WIDTH = 188
+LARGE = [0.0, 1.0, 30.0, 1e3, 1e4, 65_537.0, 1e6]
+"""What cancels: in float32, 1e4 leaves steps of 2^-10."""
+BIASES_OF_GATES = {
+    "tanh": {},
+    "lstm": {0: 40.0, 1: -40.0, 3: 40.0},  # enter, do not keep, show
+    "gru": {0: 40.0, 1: -40.0},  # do not reset, do not keep
+}
+
+
+@torch.no_grad()
+def cancelling_model(core: str, through: str, size: float, dtype: torch.dtype = torch.float32):
+    """A model whose hidden numbers are all 0.7 times the mean of those before, with terms of some size that cancel.
+
+    The greedy choice is token 1, and eos once the sum of the hidden numbers leaves the ball of radius 1e-2 by a little.
+    """
+    model = neural(core, "softmax", vocab=5, eos=EOS, width=HOSTILE_WIDTH, layers=1)
+    for parameter in model.parameters():
+        parameter.zero_()
+    layer = list(model.core.layers[0].parameters())
+    for gate, bias in BIASES_OF_GATES[core].items():
+        layer[2].view(-1, HOSTILE_WIDTH)[gate] = bias
+    new = 0 if core == "tanh" else 2
+    inputs, hidden, inputs_bias, hidden_bias = (part.view(-1, HOSTILE_WIDTH, *part.shape[1:])[new] for part in layer)
+    hidden.fill_(0.7 / HOSTILE_WIDTH)
+    CANCELLING[through](model.embedding.weight, inputs, hidden, inputs_bias, hidden_bias, size)
+    model.output.weight[EOS] = 1.0
+    model.output.weight[EOS, [0, -1]] = 0.0
+    model.output.bias[:] = -10.0
+    model.output.bias[1] = 0.0
+    model.output.bias[EOS] = -0.1469
+    return model.to(dtype)
+
+
+def cancel_biases(embedding, inputs, hidden, inputs_bias, hidden_bias, size):
+    inputs_bias.fill_(size)
+    hidden_bias.fill_(-size)
+
+
+def cancel_the_embedding(embedding, inputs, hidden, inputs_bias, hidden_bias, size):
+    embedding.fill_(size)
+    inputs.copy_(torch.eye(len(inputs)))
+    hidden_bias.fill_(-size)
+
+
+def cancel_hidden_columns(embedding, inputs, hidden, inputs_bias, hidden_bias, size):
+    """The first and the last hidden number are one, and weigh as much in either direction."""
+    hidden[:, 0], hidden[:, -1] = size, -size
+    hidden[[0, -1]] = 0.0
+    inputs_bias[[0, -1]] = 40.0
+
+
+def cancel_input_columns(embedding, inputs, hidden, inputs_bias, hidden_bias, size):
+    embedding.fill_(1.0)
+    inputs[:, 0], inputs[:, -1] = size, -size
+
+
+CANCELLING = {
+    "biases": cancel_biases,
+    "embedding": cancel_the_embedding,
+    "hidden columns": cancel_hidden_columns,
+    "input columns": cancel_input_columns,
+}
+
+
+@torch.no_grad()
+def hostile_starts(cycle, width: int):
+    """States of the ball in which all hidden numbers, or one of them, or all at random are off by as much as can be."""
+    directions = torch.randn(16, len(cycle.centre), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    directions[:12] = 0.0
+    directions[:10, :width] = torch.tensor([1.0, -1.0]).repeat(5)[:, None]
+    directions[10:12, 1] = 1.0
+    lengths = torch.tensor([0.999, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.999, 0.7, *[0.999] * 4])
+    return cycle.centre + directions / directions.norm(dim=1, keepdim=True) * cycle.radius * lengths[:, None]
+
+
+@pytest.mark.parametrize("through", CANCELLING)
+@pytest.mark.parametrize("core", RECURRENT)
+@torch.no_grad()
+def test_what_cancels_is_not_proved_unless_it_goes_on(core: str, through: str):
+    """Measured from sixteen random directions, the rounding of such a model is a fraction of what it can be."""
+    proved = []
+    for size in LARGE:
+        model = cancelling_model(core, through, size)
+        dynamics = dynamics_of(model)
+        state = torch.zeros(dynamics.size)
+        state[[0, HOSTILE_WIDTH - 1]] = float(through == "hidden columns")
+        cycle = certify(dynamics, [1], state, (EOS,))
+        if cycle is None:
+            continue
+        proved.append(size)
+        starts = dynamics.memory(hostile_starts(cycle, HOSTILE_WIDTH), torch.float32)
+        _, before = model.prefill(torch.ones(16, 1, dtype=torch.int64))
+        goes_on(model, type(before)(starts, before.second), steps=300)
+        _, after = model.core(model.embedding(torch.ones(16, 1, dtype=torch.int64)), starts)
+        exact = torch.stack([dynamics.advance(1, row) for row in dynamics.weighted(starts)])
+        assert float((dynamics.weighted(after) - exact).norm(dim=1).max()) <= cycle.rounding
+    assert 0.0 in proved
+    assert max(proved) <= 30
+
+
+def goes_on(model, state, steps: int):
+    for _ in range(steps):
+        logits, state = model.step(torch.ones(16, dtype=torch.int64), state)
+        assert (logits.dense().argmax(1) == 1).all()
+
+
+@pytest.mark.parametrize("core", RECURRENT)
+def test_in_float64_what_cancels_is_proved(core: str):
+    """There rounding is a millionth of what a proof allows anyway."""
+    model = cancelling_model(core, "biases", 65_537.0, torch.float64)
+    dynamics = dynamics_of(model)
+    cycle = certify(dynamics, [1], torch.zeros(dynamics.size), (EOS,))
+    assert cycle is not None
+    assert cycle.rounding == ROUNDING
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("core", RECURRENT)
+def test_the_bound_on_rounding_is_above_what_is_measured(core: str, dtype: torch.dtype):
+    for model, tokens, state in candidates(core, seeds=3):
+        dynamics = dynamics_of(model.to(dtype))
+        radii = torch.tensor([1e-4, 1e-1], dtype=torch.float64)
+        near, far = dynamics.read(tokens[0], Expansion.around(state, radii, dynamics.unit)).error.norm(dim=0)
+        assert dynamics.rounding(tokens[0], state) <= near <= far
+        assert near < 1e3 * dynamics.unit
 
 
 def test_heads_that_count_and_models_without_a_formula_have_no_dynamics():

@@ -11,7 +11,7 @@ import tokenizers  # noqa: E402
 from tokenizers import models, pre_tokenizers, processors  # noqa: E402
 
 from eosin.cli import main  # noqa: E402
-from eosin.hub.doctor import CHECKS, Patient, examine, open_patient  # noqa: E402
+from eosin.hub.doctor import CHECKS, Finding, Patient, examine, open_patient  # noqa: E402
 
 WORDS = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "user", "assistant", "hello", "xyzzy", "a", "b", "<unk>"]
 TEMPLATE = "{% for m in messages %}{{ '<|im_start|> ' + m['role'] + ' ' + m['content'] + ' <|im_end|>' }}{% endfor %}"
@@ -42,6 +42,7 @@ def with_generation(**settings: object) -> Patient:
 
 
 FAULTS = {
+    "no_tokenizer": healthy(tokenizer=None),
     "no_eos": healthy(
         tokenizer=tokenizer(eos_token=None),
         config=transformers.LlamaConfig(eos_token_id=None),
@@ -121,6 +122,92 @@ def test_a_training_set_is_read(tmp_path: Path):
     assert [ids[-1] for ids in patient.examples] == [2, 9, 4]
     (tmp_path / "train.txt").write_text("a b\nb\n")
     assert len(open_patient(str(folder), tmp_path / "train.txt").examples) == 2
+
+
+def model_folder(folder: Path, kind: str = "gpt2", **files: dict[str, object]) -> Path:
+    """Configurations with a vocabulary of 33 tokens, and an eos that is none of them unless another is named."""
+    folder.mkdir()
+    said = {"config": {"model_type": kind, "vocab_size": 33, "eos_token_id": 50256}, **files}
+    for name, table in said.items():
+        (folder / f"{name}.json").write_text(json.dumps(table))
+    return folder
+
+
+def found_in(folder: Path) -> dict[str, Finding]:
+    """The first finding of each check that has one."""
+    patient = open_patient(str(folder))
+    return {check.__name__: found[0] for check in CHECKS if (found := list(check(patient)))}
+
+
+def test_a_tokenizer_that_transformers_makes_up_is_not_believed(tmp_path: Path):
+    for kind in ("gpt2", "gpt_neox", "qwen2", "gemma", "bert", "llama"):
+        folder = model_folder(tmp_path / kind, kind)
+        assert open_patient(str(folder)).tokenizer is None
+        found = found_in(folder)
+        assert "no tokenizer files" in found["no_tokenizer"].what
+        assert not found["no_tokenizer"].wrong
+        assert (
+            "eos 50256 (config, generation config) is no token of the model, which has 33" in found["unknown_eos"].what
+        )
+        assert "no other token is named" in found["unknown_eos"].why
+        assert found["unknown_eos"].wrong
+        assert "disagreeing_eos" not in found
+        assert not any("50256" in each.fix for each in found.values())
+
+
+def test_a_tokenizer_without_its_vocabulary_is_none(tmp_path: Path):
+    said = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>"}
+    assert open_patient(str(model_folder(tmp_path / "model", tokenizer_config=said))).tokenizer is None
+
+
+def test_a_tokenizer_of_bytes_needs_no_vocabulary(tmp_path: Path):
+    folder = model_folder(tmp_path / "model")
+    transformers.ByT5Tokenizer().save_pretrained(folder)
+    assert open_patient(str(folder)).named["tokenizer"] == (1,)
+
+
+def test_a_vocabulary_of_its_own_kind_is_read(tmp_path: Path):
+    folder = model_folder(tmp_path / "model", vocab={"<|endoftext|>": 7, "a": 0})
+    (folder / "merges.txt").write_text("")
+    assert open_patient(str(folder)).named["tokenizer"] == (7,)
+
+
+def test_no_token_is_advised_that_the_model_has_not(tmp_path: Path):
+    """Neither the one of the config nor the one of the tokenizer."""
+    folder = model_folder(tmp_path / "model", generation_config={"eos_token_id": [3, 50256]})
+    found = found_in(folder)
+    assert found["disagreeing_eos"].fix == "set generation_config.eos_token_id = [3]"
+    assert not found["disagreeing_eos"].wrong
+    assert found["unknown_eos"].fix.endswith("[3]")
+    tokenizer().save_pretrained(folder)
+    found = found_in(folder)
+    assert found["disagreeing_eos"].fix == "set generation_config.eos_token_id = [2, 3]"
+    assert found["disagreeing_eos"].wrong
+    small = healthy(tokenizer=tokenizer(chat=True), config=transformers.LlamaConfig(vocab_size=4, eos_token_id=2))
+    assert not any("4" in each.fix for each in examine(small))
+    assert any("eos 4 (chat template) is no token" in each.what and each.wrong for each in examine(small))
+
+
+def test_a_negative_eos_is_found_where_the_size_is_unknown():
+    class Sizeless(transformers.PretrainedConfig):
+        pass
+
+    patient = healthy(config=Sizeless(eos_token_id=-1))
+    (found,) = [each for each in examine(patient) if "eos -1" in each.what and "no token of the model" in each.what]
+    assert found.wrong
+
+
+def test_without_a_tokenizer_nothing_is_made_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = model_folder(tmp_path / "model")
+    (tmp_path / "train.txt").write_text("a b\n")
+    for arguments in (
+        ["doctor", str(folder), "--train", str(tmp_path / "train.txt")],
+        ["audit", f"hf:{folder}", "--prompts", str(tmp_path / "train.txt"), "--max-steps", "5"],
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        assert end.value.code == 2
+        assert "has no tokenizer files" in capsys.readouterr().err
 
 
 def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -5,10 +5,12 @@ import functools
 import json
 import logging
 import random
+import re
 import subprocess
 import sys
 import textwrap
 import threading
+import types
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from enum import Enum
@@ -22,7 +24,7 @@ from members import MODELS, neural
 from torch import nn
 
 import eosin
-from eosin.auditing.identity import Inventory, behaviour, identity
+from eosin.auditing.identity import Inventory, behaviour, identity, is_installed
 from eosin.errors import BadInput
 from eosin.states import TensorState
 
@@ -134,6 +136,63 @@ def named(value: object) -> Named:
     return it
 
 
+class Hiding:
+    """Says that it would be copied from less than it has."""
+
+    def __init__(self, value: object):
+        self.value = value
+
+    def __getstate__(self):
+        return {}
+
+
+class Referred(Slotted):
+    """Copied by its name."""
+
+    def __reduce__(self):
+        return "REFERRED"
+
+
+class Whole(int):
+    """A number with attributes."""
+
+    def __new__(cls, value: object):
+        made = super().__new__(cls, 1)
+        made.value = value
+        return made
+
+
+class Quiet(Table):
+    by_the_way = ("more",)
+
+
+def with_attribute(value: object):
+    def rule():
+        return rule.value
+
+    rule.value = value
+    return rule
+
+
+def of_class(bonus: float) -> Table:
+    meta = type("Meta", (type,), {"bonus": bonus})
+    return meta("Made", (Table,), {})(ENDS)
+
+
+def chain(length: int, back_to: int) -> Slotted:
+    """Links in a row, of which the last leads back to another."""
+    links = [Slotted(None) for _ in range(length)]
+    for link, following in zip(links, [*links[1:], links[back_to]], strict=True):
+        link.value = following
+    return links[0]
+
+
+def with_part(name: str, value: object) -> eosin.NeuralLM:
+    head = Slow(100)
+    setattr(head, name, value)
+    return with_head(head)
+
+
 PAIRS = {
     "tensors": (lambda: Table(ENDS), lambda: Table(GOES_ON)),
     "one bit of a tensor": (lambda: Table(ENDS), lambda: Table(torch.nextafter(ENDS, GOES_ON))),
@@ -178,6 +237,32 @@ PAIRS = {
     "deep inside": (
         lambda: Table(ENDS, more={"a": [deque([Setting((Slotted(ENDS),))])]}),
         lambda: Table(ENDS, more={"a": [deque([Setting((Slotted(GOES_ON),))])]}),
+    ),
+    "a generator of numpy": (
+        lambda: Table(ENDS, more=np.random.default_rng(0)),
+        lambda: Table(ENDS, more=np.random.default_rng(1)),
+    ),
+    "a regular expression": (lambda: Table(ENDS, more=re.compile("a")), lambda: Table(ENDS, more=re.compile("b"))),
+    "an attribute of a function": (
+        lambda: Table(ENDS, f=with_attribute(1)),
+        lambda: Table(ENDS, f=with_attribute(2)),
+    ),
+    "the class of a class": (lambda: of_class(0.0), lambda: of_class(1.0)),
+    "what a copy would not have": (lambda: Table(ENDS, more=Hiding(1)), lambda: Table(ENDS, more=Hiding(2))),
+    "what is copied by name": (lambda: Table(ENDS, more=Referred(1)), lambda: Table(ENDS, more=Referred(2))),
+    "an attribute of a number": (lambda: Table(ENDS, more=Whole(1)), lambda: Table(ENDS, more=Whole(2))),
+    "where a ring closes": (lambda: Table(ENDS, more=chain(9, 0)), lambda: Table(ENDS, more=chain(9, 8))),
+    "an attribute that is called hooks": (
+        lambda: with_part("hooks", [max]),
+        lambda: with_part("hooks", [min]),
+    ),
+    "an attribute called as torch's are": (
+        lambda: with_part("_forward_scale", 1.0),
+        lambda: with_part("_forward_scale", 2.0),
+    ),
+    "what another part ignores": (
+        lambda: Table(ENDS, one=Quiet(ENDS), two=Table(ENDS, more=1)),
+        lambda: Table(ENDS, one=Quiet(ENDS), two=Table(ENDS, more=2)),
     ),
     "a default of a dictionary": (
         lambda: Table(ENDS, more=defaultdict(int)),
@@ -224,10 +309,12 @@ def test_a_copy_is_the_same_model_and_decoding_changes_nothing(member):
     assert "unreadable" not in before
 
 
-def test_training_mode_and_sharing_make_no_difference():
+def test_training_mode_compilation_and_sharing_make_no_difference():
     model, shared = neural("lstm", "softmax"), [1, 2]
     before = identity(model)
     assert identity(model.train()) == before
+    model.core._compiled_call_impl = max  # as model.core.compile() leaves something there
+    assert identity(model) == before
     parts = [Table(ENDS, a=shared, b=shared), Table(ENDS, a=shared, b=list(shared))]
     assert identity(parts[0]) == identity(parts[1])
 
@@ -266,6 +353,29 @@ def test_what_is_plain_can_be_read():
     assert inventory.unreadable == []
 
 
+def test_what_is_nested_too_deeply_must_be_named():
+    deep = Table(ENDS)
+    for _ in range(1000):
+        deep = Table(ENDS, more=deep)
+    assert identity(deep)["unreadable"][0].startswith("model.more.more")
+
+
+def test_what_is_installed_is_told_by_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A module of one's own may have the name of a standard one; packages of a user lie elsewhere."""
+    assert all(map(is_installed, ("torch.nn", "json.decoder", "sys", "builtins", "eosin.decoding", "zipimport")))
+    assert not any(map(is_installed, ("__main__", "test_identity", "no_such_module")))
+    for name, place, installed in (
+        ("token", tmp_path / "token.py", False),
+        ("mine", tmp_path / "mine" / "__init__.py", False),
+        ("theirs", tmp_path / ".local/lib/python3.11/site-packages/theirs/__init__.py", True),
+        ("debians", Path("/usr/lib/python3/dist-packages/debians.py"), True),
+    ):
+        module = types.ModuleType(name)
+        module.__file__ = str(place)
+        monkeypatch.setitem(sys.modules, name, module)
+        assert is_installed(name) == installed
+
+
 def test_a_model_that_does_something_else_is_another():
     """What a step reads from elsewhere is in no attribute."""
     elsewhere = {"logits": ENDS}
@@ -288,6 +398,7 @@ def test_another_process_tells_the_same(tmp_path: Path):
     (tmp_path / "toy.py").write_text(
         textwrap.dedent("""
         import json, torch, eosin
+        from importlib.util import find_spec
         from eosin.auditing.identity import identity
 
         RULES = {"a", "b", "c"}
@@ -303,7 +414,16 @@ def test_another_process_tells_the_same(tmp_path: Path):
 
         torch.manual_seed(0)
         lstm = eosin.NeuralLM(eosin.CORES["lstm"](width=4), eosin.HEADS["softmax"](), vocab_size=9, eos_id=2)
-        print(json.dumps([identity(Toy()), identity(eosin.Floor(lstm, 0.1))]))
+        told = [identity(Toy()), identity(eosin.Floor(lstm, 0.1))]
+        if find_spec("transformers"):
+            from transformers import LlamaConfig, LlamaForCausalLM
+            from eosin.hub.causal_lm import CausalLM
+
+            config = LlamaConfig(
+                vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+            )
+            told.append(identity(CausalLM(LlamaForCausalLM(config), (2,))))
+        print(json.dumps(told))
         """),
         encoding="utf-8",
     )

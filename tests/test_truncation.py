@@ -16,6 +16,7 @@ from eosin.decoding.truncation import (
     TRUNCATIONS,
     Consistent,
     Epsilon,
+    MinP,
     Nucleus,
     TopK,
     Typical,
@@ -99,17 +100,32 @@ def test_sums_that_reach_a_bound_exactly_are_ties(size: int, dtype: torch.dtype,
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@given(row=weights, k=st.integers(1, 90))
-def test_fronts_that_reach_a_bound_exactly_are_ties(row: list[int], k: int, dtype: torch.dtype):
+@given(row=weights, number=st.integers(0, 89))
+def test_fronts_that_reach_a_bound_exactly_are_ties(row: list[int], number: int, dtype: torch.dtype):
     """As a nucleus of exactly the mass of the k most probable tokens, whatever they are; by list and by line."""
     probs, logits = exact_logits(row)
     ranked = sorted((p for p in probs if p > 0), reverse=True)
-    assume(k < len(ranked))
+    assume(len(ranked) > 1)
+    k = 1 + number % (len(ranked) - 1)
     mu = sum(ranked[:k])
     asked = surveyed(logits.to(dtype), (0,))
     (by_line,), (by_list,) = lined(Nucleus(mu), asked), listed(Nucleus(mu), asked)
     assert len(by_line) == k + 1
     assert by_list in (None, by_line)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("others", [3, 40, 500])
+@pytest.mark.parametrize("best", [1, 10, 100])
+@pytest.mark.parametrize("ratio", [1 / 2, 1 / 3, 1 / 7, 0.1])
+def test_a_token_that_meets_a_bound_exactly_is_kept(ratio: float, best: int, others: int, dtype: torch.dtype):
+    """By list and by line: `others` tokens are exactly as probable as min-p and epsilon ask for."""
+    weights = torch.tensor([0.001, *[1.0] * best, *[ratio] * others], dtype=torch.float64)
+    asked = surveyed(weights.log().to(dtype)[None], (0,))
+    for rule in (MinP(ratio), Epsilon(ratio / float(weights.sum()))):
+        (by_line,), (by_list,) = lined(rule, asked), listed(rule, asked)
+        assert by_line == set(range(1, 1 + best + others)), rule
+        assert by_list in (None, by_line)
 
 
 @pytest.mark.parametrize("vocab", [120, 700, 2500])
@@ -233,6 +249,15 @@ def test_typical_can_drop_the_most_probable():
     logits = torch.tensor([[0.4, *[0.05] * 12]], dtype=torch.float64).log()
     (kept,) = lined(Typical(0.5), surveyed(logits, (3,)))
     assert 0 not in kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mass", [1e-300, 1e-13, 1e-9, 1e-6])
+def test_typical_of_a_mass_below_a_tie_keeps_one_token(mass: float, dtype: torch.dtype):
+    asked = surveyed(torch.tensor([[0.5, 0.3, 0.2], [0.0, 0.75, 0.25]]).log().to(dtype), (0,))
+    for rule in (Typical(mass), Consistent(Typical(mass))):
+        assert masked(rule, asked)[1] - {0} in ({1}, {2})
+        assert len(masked(rule, asked)[0] - {0}) == 1
 
 
 def test_epsilon_keeps_the_best_where_nothing_qualifies():

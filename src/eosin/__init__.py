@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eosin.text.corpus import load_corpus as load_corpus
     from eosin.theory.certificate import certify as certify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # imported when first asked for: a table can be printed on a laptop without torch
 _HOME = {

@@ -1,9 +1,9 @@
-"""Where tensors live and how precisely they are multiplied: devices, precisions, CPU threads."""
+"""Where tensors live and how precisely they are computed with: devices, precisions, CPU threads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -72,3 +72,28 @@ def use_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """Tensors of which nothing else is said are made on the CPU inside, whatever the default device."""
+    with torch.device("cpu"):
+        yield
+
+
+@contextmanager
+def own_precision() -> Iterator[None]:
+    """Everything inside is computed in the precision of its operands, whatever surrounds the call.
+
+    Autocast around a call of this package does not reach the model either: the same call must give the same tokens, and
+    a proof speaks of the precision of the weights. A model that is to run under autocast enters it in its own `step`.
+    """
+    before = torch.get_float32_matmul_precision()
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if before != "highest":
+            torch.set_float32_matmul_precision("highest")
+            stack.callback(torch.set_float32_matmul_precision, before)
+        yield

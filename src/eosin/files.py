@@ -9,11 +9,14 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import IO
 
 from eosin.errors import BadInput
 
+BUNDLED_RUNS = Path(str(resources.files("eosin") / "data" / "runs"))
+"""Trained models that come with the package."""
 PARTIAL = ".partial"
 """Ending of a file that is being written. One that is found was left by a process that was killed."""
 

@@ -243,13 +243,13 @@ class Completions:
 
     @classmethod
     def pack(cls, completions: Sequence[Completion]) -> Completions:
-        lengths = torch.tensor([len(c.tokens) for c in completions], dtype=torch.int64)
+        lengths = torch.tensor([len(c.tokens) for c in completions], dtype=torch.int64, device="cpu")
         return cls(
             packed=torch.cat([c.tokens for c in completions]),
-            offsets=torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]),
-            terminated=torch.tensor([c.terminated for c in completions]),
-            steps=torch.tensor([c.steps for c in completions], dtype=torch.int64),
-            log_prob=torch.tensor([c.log_prob for c in completions], dtype=torch.float64),
+            offsets=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
+            terminated=torch.tensor([c.terminated for c in completions], device="cpu"),
+            steps=torch.tensor([c.steps for c in completions], dtype=torch.int64, device="cpu"),
+            log_prob=torch.tensor([c.log_prob for c in completions], dtype=torch.float64, device="cpu"),
         )
 
     @property

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from eosin.decoding.unroll import SMALLEST_BATCH
+from eosin.devices import own_precision
 from eosin.interfaces import Generative
 from eosin.models.dynamics import RecurrentDynamics
 
@@ -23,6 +24,7 @@ Drift = tuple[int, int, float]
 """How many numbers count, which of them the most, and by how much a turn."""
 
 
+@own_precision()
 @torch.inference_mode()
 def drift(
     model: Generative,

@@ -8,10 +8,12 @@ asks for a name.
 
 from __future__ import annotations
 
+import copyreg
 import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -32,11 +34,22 @@ TRIED_STEPS = 8
 """Steps whose logits are compared bit for bit."""
 MOST_UNREADABLE = 3
 """Unreadable parts that are named."""
-INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+MOST_LEVELS = 100
+"""Objects inside objects that are read; Python allows not many more."""
+INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
+"""Packages of the system or of a user lie in folders of these names, wherever they are."""
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 MODULE_PARTS = ("_parameters", "_buffers", "_modules")
-MODULE_STATE = {*MODULE_PARTS, "training", "_non_persistent_buffers_set", "_flat_weights", "_flat_weight_refs"}
+MODULE_STATE = {
+    *MODULE_PARTS, "training", "_non_persistent_buffers_set", "_flat_weights", "_flat_weight_refs",
+    "_compiled_call_impl",  # what it does is tried, as with every model
+}  # fmt: skip
 """Attributes of every torch module that do not change its output, or that are read by other names."""
+HOOKS = {name for name in vars(nn.Module()) if "hooks" in name}
+FORWARD_HOOKS = sorted(name for name in HOOKS if name.startswith("_forward_"))
+COPYING = ("__reduce_ex__", "__reduce__", "__getstate__")
+"""Methods by which an object says what it would be copied from."""
 
 
 def identity(model: Generative) -> dict[str, Any]:
@@ -95,16 +108,23 @@ class Inventory:
         """Attributes that some part has declared to change nothing (`by_the_way`)."""
         self.known: dict[int, tuple[str, Any]] = {}
         """Digests by id, with the object itself, so that its id stays its own."""
+        self.inside: dict[int, int] = {}
+        """The objects that are being read, each inside the one before it, and their level."""
 
     def read(self, value: Any, place: str) -> str:
         """The digest of an object."""
-        if isinstance(value, PLAIN):
+        if type(value) in PLAIN:
             return hashed(type(value).__qualname__, repr(value))
+        if id(value) in self.inside:
+            return f"{len(self.inside) - self.inside[id(value)]} levels up"
         if id(value) not in self.known:
-            self.known[id(value)] = "one of those that it is in", value
             exact = CONTAINERS.get(type(value))
             read = exact or next(read for kinds, read in READERS if isinstance(value, kinds))
+            if len(self.inside) == MOST_LEVELS:
+                read = Inventory.give_up
+            self.inside[id(value)] = len(self.inside)
             self.known[id(value)] = hashed(type(value).__qualname__, *read(self, value, place)), value
+            self.inside.popitem()
         return self.known[id(value)][0]
 
     def read_all(self, values: Iterable[Any], place: str) -> str:
@@ -113,6 +133,14 @@ class Inventory:
     def read_named(self, values: Mapping[Any, Any], place: str) -> str:
         kept = [(name, value) for name, value in values.items() if not (isinstance(name, str) and name in self.ignored)]
         return hashed(*(self.read(name, place) + self.read(value, f"{place}.{name}") for name, value in kept))
+
+    @contextmanager
+    def ignoring(self, part: Any) -> Iterator[None]:
+        """While a part is read, attributes are ignored that it declares to change nothing."""
+        before = self.ignored
+        self.ignored = before | set(getattr(part, "by_the_way", ()))
+        yield
+        self.ignored = before
 
     def give_up(self, value: Any, place: str) -> Iterator[str]:
         self.unreadable.append(f"{place} ({type(value).__qualname__})")
@@ -135,15 +163,15 @@ def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str
 
 def read_module(inventory: Inventory, value: nn.Module, place: str) -> Iterator[str]:
     """Training mode is left out, since an audit evaluates."""
-    inventory.ignored |= set(getattr(value, "by_the_way", ()))
-    yield inventory.read(type(value), f"{place}'s class")
-    plain = {name: it for name, it in vars(value).items() if name not in MODULE_STATE and "hooks" not in name}
-    yield inventory.read_named(without_cached(value, plain), place)
-    # hooks are numbered in the order in which a process makes them
-    hooks = [list(it.values()) for name, it in vars(value).items() if name.startswith("_forward_") and it]
-    yield inventory.read_all(hooks, f"{place}'s hooks")
-    for parts in MODULE_PARTS:
-        yield inventory.read_named(getattr(value, parts), place)
+    with inventory.ignoring(value):
+        yield inventory.read(type(value), f"{place}'s class")
+        plain = {name: it for name, it in vars(value).items() if name not in MODULE_STATE | HOOKS}
+        yield inventory.read_named(without_cached(value, plain), place)
+        # hooks are numbered in the order in which a process makes them
+        hooks = [list(made.values()) for name in FORWARD_HOOKS if (made := vars(value).get(name))]
+        yield inventory.read_all(hooks, f"{place}'s hooks")
+        for parts in MODULE_PARTS:
+            yield inventory.read_named(getattr(value, parts), place)
 
 
 def read_sequence(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
@@ -168,6 +196,8 @@ def read_function(inventory: Inventory, value: types.FunctionType, place: str) -
     yield inventory.read_all(map(contents, value.__closure__ or ()), f"{place}'s closure")
     used = {name: value.__globals__[name] for name in names_in(value.__code__) if name in value.__globals__}
     yield inventory.read_named(used, place)
+    if vars(value):
+        yield inventory.read_named(vars(value), place)
 
 
 def contents(cell: types.CellType) -> Any:
@@ -195,6 +225,8 @@ def read_class(inventory: Inventory, value: type, place: str) -> Iterator[str]:
     yield f"{value.__module__}.{value.__qualname__}"
     if is_installed(value.__module__):
         return
+    if type(value) is not type:
+        yield inventory.read(type(value), f"{place}'s class")
     yield inventory.read_all(value.__mro__[1:], place)
     special = {name for name, it in vars(value).items() if is_special(name) and not isinstance(it, types.FunctionType)}
     yield inventory.read_named({name: it for name, it in vars(value).items() if name not in special}, place)
@@ -219,23 +251,37 @@ def read_python_module(inventory: Inventory, value: types.ModuleType, place: str
 
 def read_object(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
     """Anything else by what Python would copy it from: a name, or a callable, its arguments, attributes and items."""
-    inventory.ignored |= set(getattr(value, "by_the_way", ()))
+    reduce = copyreg.dispatch_table.get(type(value))
     try:
-        made: Any = value.__reduce_ex__(4)
+        made: Any = reduce(value) if reduce else value.__reduce_ex__(4)
     except Exception:
         yield from inventory.give_up(value, place)
         return
-    if isinstance(made, str):
-        yield made
-        yield inventory.read(getattr(value, "__wrapped__", None), place)
-        return
-    make, arguments, state, items, pairs = (*made, None, None, None)[:5]
-    yield inventory.read_all([make, arguments, list(items or ()), list(pairs or ())], place)
-    attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
-    if not isinstance(attributes, dict):
+    with inventory.ignoring(value):
+        if copies_in_its_own_way(type(value)):
+            yield from read_state(inventory, value, object.__getstate__(value), place)
+        if isinstance(made, str):
+            yield made
+            yield inventory.read(getattr(value, "__wrapped__", None), place)
+            return
+        make, arguments, state, items, pairs = (*made, None, None, None)[:5]
+        yield inventory.read_all([make, arguments, list(items or ()), list(pairs or ())], place)
+        yield from read_state(inventory, value, state, place)
+
+
+def copies_in_its_own_way(kind: type) -> bool:
+    """Whether a class of one's own says what it would be copied from; it may leave out what changes the output."""
+    return not all(is_installed(getattr(getattr(kind, name), "__module__", "builtins")) for name in COPYING)
+
+
+def read_state(inventory: Inventory, value: Any, state: Any, place: str) -> Iterator[str]:
+    """Attributes, with those in slots apart; or whatever an object of another kind keeps."""
+    has_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
+    attributes, slots = state if has_slots else (state, None)
+    if isinstance(attributes, dict):
+        yield inventory.read_named(without_cached(value, attributes) | (slots or {}), place)
+    else:
         yield inventory.read_all([attributes, slots], place)
-        return
-    yield inventory.read_named(without_cached(value, attributes) | (slots or {}), place)
 
 
 def without_cached(value: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,17 +293,21 @@ def without_cached(value: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
 def is_installed(module: str | None) -> bool:
     """Whether a module comes with Python or with an installed package; its code is known by its name."""
     package = (module or "").partition(".")[0]
-    if package == __name__.partition(".")[0] or package in {*sys.stdlib_module_names, *sys.builtin_module_names}:
-        return package != "__main__"
-    place = getattr(sys.modules.get(package), "__file__", None)
-    return place is not None and any(Path(place).is_relative_to(folder) for folder in INSTALLED if folder)
+    if package == "__main__":
+        return False
+    loaded = sys.modules.get(package)
+    place = getattr(loaded, "__file__", None) or next(iter(getattr(loaded, "__path__", ())), None)
+    if package == __name__.partition(".")[0] or place is None:
+        return package in {__name__.partition(".")[0], *sys.stdlib_module_names}
+    path = Path(place)
+    return bool(PACKAGE_FOLDERS & set(path.parts)) or any(path.is_relative_to(folder) for folder in INSTALLED if folder)
 
 
 Reader = Callable[[Inventory, Any, str], Iterator[str]]
 CONTAINERS: dict[type, Reader] = {
     **dict.fromkeys((list, tuple), read_sequence),
     **dict.fromkeys((set, frozenset), read_set),
-    dict: read_mapping,
+    **dict.fromkeys((dict, types.MappingProxyType), read_mapping),
 }
 READERS: tuple[tuple[Any, Reader], ...] = (
     (Tensor, read_tensor),

@@ -180,7 +180,7 @@ class Sighting:
 
 def can_be_sure(decoder: Predictable) -> bool:
     """Whether a token with a lead that is large enough is the only one that may be chosen."""
-    return bool(decoder.margin(torch.full((2, 1), torch.inf, dtype=torch.float64)) > 0)
+    return bool(decoder.margin(torch.full((2, 1), torch.inf, dtype=torch.float64, device="cpu")) > 0)
 
 
 def prover_of(model: Generative, decoder: Decoder, steady: bool) -> Prover | None:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eosin.decoding.decode import evaluating
+from eosin.devices import own_precision
 from eosin.interfaces import LanguageModel
 from eosin.text.batching import Batch, batches, in_order
 from eosin.text.corpus import Split
@@ -66,7 +67,7 @@ def evaluate(
     most = None if window is None else window - split.prefix_length + 1
     tokens = None if hasattr(model, "log_probs") else MOST_TOKENS
     plan = in_order(split.lengths[:count], EVALUATED_TOGETHER, tokens)
-    with evaluating(model), torch.inference_mode():
+    with evaluating(model), own_precision(), torch.inference_mode():
         for batch in progress(batches(split, plan, most)):
             total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
     return total

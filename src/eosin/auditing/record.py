@@ -155,9 +155,14 @@ class Counts:
     outcomes: tuple[Outcomes, ...] = ()
     weights: Weights = field(default_factory=Weights)
     """Where survival was estimated, and not counted."""
+    cut: int | None = 0
+    """How many ended in the middle of a loop: eos came after a tail that repeats. None where that was not counted, as
+    in records of version 0.1."""
 
     def __add__(self, other: Counts) -> Counts:
-        merged = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "loops"}
+        summed = [f.name for f in fields(self) if f.name not in ("loops", "cut")]
+        merged: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in summed}
+        merged["cut"] = None if self.cut is None or other.cut is None else self.cut + other.cut
         merged["loops"] = added(self.loops, other.loops)
         merged["hashes"] = tuple(sorted({*self.hashes, *other.hashes})[:SMALLEST_HASHES])
         merged["outcomes"] = tuple(sorted(merged["outcomes"], key=lambda part: part.start))
@@ -226,6 +231,7 @@ class Counts:
             hashes=tuple(written["hashes"]),
             outcomes=tuple(Outcomes.read(part) for part in written["outcomes"]),
             weights=Weights({step: (total, squares) for step, total, squares in written["weights"]}),
+            cut=written.get("cut"),
         )
 
 
@@ -264,7 +270,7 @@ class Record:
     def check(self) -> None:
         """Raise a ValueError where this cannot have been counted."""
         counts = self.counts
-        numbers = [*counts.ended, counts.tokens, *(loop.onset.count for loop in counts.loops.values())]
+        numbers = [*counts.ended, counts.tokens, counts.cut or 0, *(loop.onset.count for loop in counts.loops.values())]
         for table in (counts.ended, counts.causes, counts.ngrams, counts.repeated):
             numbers += table.values()
         if any(number < 0 for number in numbers):
@@ -285,6 +291,7 @@ COUNTS: dict[str, Any] = {
     "repeated": PAIRS,
     "hashes": list[int],
     "weights": list[list[float]],
+    "cut": int | None,
 }
 OUTCOMES: dict[str, Any] = {"start": int, "count": int, "unended": str}
 LOOP: dict[str, Any] = {
@@ -309,7 +316,7 @@ CONTEXTS: dict[str, Any] = {"count": int, "digest": str}
 
 def check_shape(signature: dict[str, Any], counts: dict[str, Any]) -> None:
     """Raise a ValueError where a written record is made of something else. A signature may have more, or less."""
-    parts = [(counts, COUNTS), *((part, OUTCOMES) for part in counts["outcomes"])]
+    parts = [({"cut": None, **counts}, COUNTS), *((part, OUTCOMES) for part in counts["outcomes"])]
     parts += [({"tokens": tokens, **loop}, LOOP) for tokens, loop in counts["loops"]]
     signed = [(signature, SIGNATURE), (signature.get("model", {}), MODEL), (signature.get("contexts", {}), CONTEXTS)]
     parts += [(part, {key: kind for key, kind in kinds.items() if key in part}) for part, kinds in signed]

@@ -295,8 +295,13 @@ def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
     """Whether nothing can be added to what a file holds: another version may count otherwise, or mistake a model."""
     certificates = list(read_certificates(beside(path))) if beside(path).exists() else []
     models = [*(record.signature.get("model", {}) for record in there), *(each.model for each in certificates)]
-    versions = {record.signature.get("eosin") for record in there}
-    return bool(versions - {eosin.__version__}) or not all("parts" in model for model in models)
+    versions = {release_line(record.signature.get("eosin")) for record in there}
+    return bool(versions - {release_line(eosin.__version__)}) or not all("parts" in model for model in models)
+
+
+def release_line(version: str | None) -> str:
+    """MAJOR.MINOR: what PATCH versions leave as it is."""
+    return ".".join((version or "").split(".")[:2])
 
 
 def begin_anew(path: Path) -> None:
@@ -324,7 +329,7 @@ def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]
     records = list({(r.signature["decoder"], r.signature["shard"]): r for r in there}.values())
     for record in records:
         for key, value in common.items():
-            if record.signature.get(key) != value:
+            if key != "eosin" and record.signature.get(key) != value:
                 raise BadInput(
                     f"{out} holds records of another audit: {key} is {record.signature.get(key)!r} there and {value!r} "
                     "here; say what was said then, move that file away, or name another (--out)"

@@ -39,6 +39,7 @@ class Tally:
         self.repeated: Counter[int] = Counter()
         self.hashes: set[int] = set()
         self.weights = Weights()
+        self.cut = 0
 
     def add(self, completion: Completion) -> Cause:
         """Count one completion; the cause that it is counted under."""
@@ -57,6 +58,7 @@ class Tally:
         self.causes[cause] += 1
         if cause.ends:
             self.ended[completion.steps] += 1
+            self.cut += is_cut_loop(completion)
         self._add_ngrams(tokens, len(completion.tokens) if completion.proof is None else self.max_steps)
         # what repeats is told by where it begins and one turn of it, however far it was followed
         told = tokens if tail is None else tokens[: tail.onset - 1 + tail.period]
@@ -98,7 +100,13 @@ class Tally:
             hashes=tuple(sorted(self.hashes)[:SMALLEST_HASHES]),
             outcomes=() if self.weights.sums else (Outcomes(self.start, tuple(map(bool, self.unended))),),
             weights=self.weights,
+            cut=self.cut,
         )
+
+
+def is_cut_loop(completion: Completion) -> bool:
+    """Whether eos came in the middle of a loop: the tokens before it repeat to the end."""
+    return completion.cause is Cause.EOS and repeating_tail(completion.tokens.numpy()[:-1]) is not None
 
 
 def going_on(completion: Completion) -> Tokens:

@@ -27,23 +27,27 @@ class Ratio:
         return self.count / self.of
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        """Wilson's score interval: the shares that a test at this confidence does not reject."""
-        z = NormalDist().inv_cdf((1 + confidence) / 2)
-        n, share = self.of, self.value
-        centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-        # at the ends of the scale the bound is exact, and only rounding would say otherwise
-        low = 0.0 if self.count == 0 else centre - half
-        high = 1.0 if self.count == n else centre + half
-        return low, high
+        return invert_score_test(self.value, self.of, confidence)
+
+
+def invert_score_test(share: float, n: int, confidence: float) -> tuple[float, float]:
+    """Wilson's score interval (1927): the shares that a test at this confidence does not reject."""
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    variance = max(0.0, share * (1 - share))  # rounding can leave a share just outside [0, 1]
+    half = z / (1 + z * z / n) * math.sqrt(variance / n + z * z / (4 * n * n))
+    # at the ends of the scale the bound is exact, and only rounding would say otherwise
+    low = 0.0 if share <= 0 else centre - half
+    high = 1.0 if share >= 1 else centre + half
+    return low, high
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean weight of the survival estimator, and the normal interval around it.
+    """The mean weight of the survival estimator, and an interval around it. Weights lie in [0, 1].
 
-    The interval is about the paths that were drawn. A rare kind of path that none of them took, such as a loop that one
-    context in ten thousand falls into, is not in it: count to exclude that.
+    The interval allows for weights that no path showed: a kind of path that fewer than 3.8 in n take is within it. To
+    exclude such a kind takes more paths, just as it takes more contexts where they are counted.
     """
 
     total: float
@@ -62,11 +66,28 @@ class Estimate:
         return math.sqrt(max(0.0, self.squares / self.of - self.value**2) / (self.of - 1))
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        """Where every weight is zero, as wide as if it had been counted: nothing is known of what was not seen."""
-        if self.total == 0:
-            return Ratio(0, self.of).interval(confidence)
-        half = NormalDist().inv_cdf((1 + confidence) / 2) * self.error
-        return max(0.0, self.value - half), min(1.0, self.value + half)
+        """Each end is Wilson's for the sample that says least about it, of all samples with these sums.
+
+        Known are n, the sum S and the sum of squares Q. Of all samples in [0, 1] that have them, the one with the
+        smallest third moment says least about how low the mean can be. It consists of zeros and of Q / S. The one with
+        the largest third moment says least about how high the mean can be. It consists of (S - Q) / (n - S) and ones.
+        (Both are principal representations, Karlin and Studden 1966. At them the likelihood ratio of Owen 1988, which
+        is the best bet of Waudby-Smith and Ramdas 2024, is smallest.) A sample of two values is a coin on a scale:
+
+            low  = top * wilson_low(p - (1 - p) / n)               top = Q / S, p = mean / top
+            high = bottom + (1 - bottom) * wilson_high(p + p / n)  bottom = (S - Q) / (n - S), p the share of ones
+
+        The shift, of one context at most, is a continuity correction. Without it the interval covers as little as 84%
+        where almost all weights are zero, or one; with it, at least 94% from n = 20 on (at 95%).
+        """
+        n, mean = self.of, self.value
+        # Q / S lies in [mean, 1] and (S - Q) / (n - S) in [0, mean], but for rounding
+        top = min(1.0, max(mean, self.squares / self.total)) if self.total > 0 else 1.0
+        bottom = max(0.0, min(mean, (self.total - self.squares) / (n - self.total))) if self.total < n else 0.0
+        hits, ones = mean / top, (mean - bottom) / (1 - bottom)
+        low = top * invert_score_test(hits - (1 - hits) / n, n, confidence)[0]
+        high = bottom + (1 - bottom) * invert_score_test(ones + ones / n, n, confidence)[1]
+        return min(low, mean), max(high, mean)
 
 
 def survivors(ended: Mapping[int, int], n: int, limit: int) -> int:

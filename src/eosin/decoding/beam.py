@@ -91,13 +91,13 @@ class Hypotheses(UnderWay):
     """Contexts of beam search under way. Rows of the batch are their unfinished hypotheses, context by context."""
 
     def __init__(self, beam: Beam, indices: Rows, eos_ids: EosIds, max_steps: int):
-        one_empty_hypothesis = torch.full((len(indices), beam.width), -math.inf, dtype=torch.float64)
+        one_empty_hypothesis = indices.new_full((len(indices), beam.width), -math.inf, dtype=torch.float64)
         one_empty_hypothesis[:, 0] = 0.0
         past = indices.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32)
         table = HypothesisTable(
             index=indices,
             steps=torch.zeros_like(indices),
-            score=one_empty_hypothesis.to(indices.device),
+            score=one_empty_hypothesis,
             tokens=past,
             parents=past.clone(),
             finished=torch.zeros_like(indices),
@@ -180,4 +180,4 @@ def traced_back(
     for token, parent in zip(reversed(tokens.tolist()), reversed(parents.tolist()), strict=True):
         path.append(token[place])
         place = parent[place]
-    return torch.tensor(path[::-1], dtype=torch.int64)
+    return torch.tensor(path[::-1], dtype=torch.int64, device="cpu")

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from eosin.decoding.next_token import Workspace, numbers_of, survey
 from eosin.decoding.unroll import SMALLEST_BATCH, filled_size
+from eosin.devices import own_precision
 from eosin.interfaces import Generative, Prefix
 from eosin.logits import as_logits
 from eosin.states import size_of
 
 
+@own_precision()
 @torch.inference_mode()
 def is_steady(model: Generative, prefixes: Prefix, most_rows: int) -> bool:
     """Whether these prefixes get the same bits in batches of up to so many rows, at any place."""

@@ -34,6 +34,8 @@ from eosin.errors import BadInput
 from eosin.interfaces import EosIds, Truncation
 from eosin.promises import LogOdds, leads, nothing, passed_on
 
+SURE = 2 * LARGEST_TIE
+"""A promise or a proof must exceed a bound by this much: by a tie, and by what rounding can take from a sum."""
 FEW = 64
 """How many tokens a rule looks at before it draws a line."""
 ROUNDING = 1e-12
@@ -188,11 +190,15 @@ class Threshold(Rule):
         """The least log-probability that is kept."""
         raise NotImplementedError
 
+    def _least(self, next_token: NextToken) -> Float64[Tensor, " batch"]:
+        """A token that misses the bound by a tie meets it."""
+        return self.least(next_token) - next_token.tie
+
     def count(self, log_probs: Float64[Tensor, "batch ranked"], next_token: NextToken) -> Int[Tensor, " batch"]:
-        return (log_probs >= self.least(next_token)[:, None]).sum(1).clamp(min=1)
+        return (log_probs >= self._least(next_token)[:, None]).sum(1).clamp(min=1)
 
     def line(self, next_token: NextToken) -> Line:
-        least = self.least(next_token).minimum(next_token.best_log_prob).to(next_token.dtype)
+        least = self._least(next_token).minimum(next_token.best_log_prob).to(next_token.dtype)
         return Line(by_probability, least, torch.full_like(least, next_token.vocab_size, dtype=torch.int64))
 
 
@@ -249,7 +255,7 @@ class Nucleus(SmallestSet):
 
     @property
     def sole(self) -> float:
-        return max(0.5, self.mu + LARGEST_TIE)
+        return max(0.5, self.mu + SURE)
 
     def certain(self, vocab_size: int) -> float:
         """The others alone are not enough."""
@@ -259,7 +265,7 @@ class Nucleus(SmallestSet):
         return running > self.mu + tie
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
-        return leads.amin(0).minimum(least_log_prob(leads) - math.log(self.mu + LARGEST_TIE))
+        return leads.amin(0).minimum(least_log_prob(leads) - math.log(self.mu + SURE))
 
 
 @dataclass(frozen=True)
@@ -274,7 +280,7 @@ class Typical(SmallestSet):
 
     def certain(self, vocab_size: int) -> float:
         """The others alone do not reach the mass."""
-        return 1 - self.mass + LARGEST_TIE
+        return 1 - self.mass + SURE
 
     def order(self, next_token: NextToken) -> Order:
         entropy = next_token.entropy[:, None].to(next_token.dtype)
@@ -284,7 +290,7 @@ class Typical(SmallestSet):
         """Nothing can be told from the most probable tokens."""
 
     def enough(self, running: Float[Tensor, "batch n"], tie: float) -> Bool[Tensor, "batch n"]:
-        return running >= self.mass - tie
+        return (running > 0) & (running >= self.mass - tie)  # the mass may be less than a tie
 
 
 @dataclass(frozen=True)
@@ -298,7 +304,7 @@ class MinP(Threshold):
 
     @property
     def sole(self) -> float:
-        return 1 / (1 + self.ratio)
+        return 1 / (1 + self.ratio * math.exp(-SURE))
 
     def certain(self, vocab_size: int) -> float:
         return self.ratio / (1 + self.ratio)
@@ -307,7 +313,7 @@ class MinP(Threshold):
         return next_token.best_log_prob + math.log(self.ratio)
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
-        return leads.amin(0) + math.log(self.ratio)
+        return leads.amin(0) + math.log(self.ratio) - SURE
 
 
 @dataclass(frozen=True)
@@ -321,7 +327,7 @@ class Epsilon(Threshold):
 
     @property
     def sole(self) -> float:
-        return max(0.5, 1 - self.cut)
+        return max(0.5, 1 - self.cut * math.exp(-SURE))
 
     def certain(self, vocab_size: int) -> float:
         return min(0.5, self.cut)
@@ -330,7 +336,7 @@ class Epsilon(Threshold):
         return torch.full_like(next_token.best_log_prob, math.log(self.cut))
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
-        return leads.amin(0).minimum(math.log(self.cut) - greatest_other_log_prob(leads))
+        return leads.amin(0).minimum(math.log(self.cut) - SURE - greatest_other_log_prob(leads))
 
 
 @dataclass(frozen=True)
@@ -350,7 +356,7 @@ class Eta(Threshold):
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
         least = (math.log(self.cut) / 2 - greatest_entropy(leads)).clamp(max=math.log(self.cut))
-        return leads.amin(0).minimum(least - greatest_other_log_prob(leads))
+        return leads.amin(0).minimum(least - SURE - greatest_other_log_prob(leads))
 
 
 @dataclass(frozen=True)

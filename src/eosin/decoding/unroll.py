@@ -27,6 +27,7 @@ from eosin.decoding.next_token import NextToken, Workspace, survey
 from eosin.decoding.randomness import uniforms
 from eosin.decoding.stopping import Stop
 from eosin.decoding.table import Table, UnderWay, cause_of, written
+from eosin.devices import own_precision
 from eosin.interfaces import Completion, Decoder, EosIds, Generative, Proof, Rows, Search, Token, Uniforms
 from eosin.logits import Logits, as_logits
 from eosin.states import can_join
@@ -130,8 +131,10 @@ class Cohort:
         search = self.search.join(other.search)
         if not other.search.contexts:  # all of them ended at their first step
             return replace(self, search=search)
-        rows = torch.cat([torch.arange(self.search.rows), len(self.token) + torch.arange(other.search.rows)])
-        return self._with(other).select(search, filled_up(rows.to(self.token.device)))
+        device, mine = self.token.device, len(self.token)
+        theirs = mine + torch.arange(other.search.rows, device=device)
+        rows = torch.cat([torch.arange(self.search.rows, device=device), theirs])
+        return self._with(other).select(search, filled_up(rows))
 
     def _with(self, other: Cohort) -> Cohort:
         memory = None if self.memory is None else self.memory.join(other.memory)
@@ -171,6 +174,7 @@ class Loop:
         self.seed = seed
         self.workspace = Workspace()
 
+    @own_precision()
     @torch.inference_mode()
     def enter(self, contexts: list[Context]) -> Cohort:
         prefixes = torch.stack([context.prefix for context in contexts])
@@ -182,6 +186,7 @@ class Loop:
         rows = filled_up(torch.arange(len(contexts), device=prefixes.device))
         return self._advance(search, *self._checked(self.model.prefill(prefixes[rows]), len(rows)))
 
+    @own_precision()
     @torch.inference_mode()
     def step(self, cohort: Cohort) -> Cohort:
         answer = self.model.step(cohort.token, cohort.state)
@@ -323,9 +328,9 @@ class Paths(UnderWay):
         """Hand out the contexts that are proved to go on for ever; the rows that are left."""
         for row, proof in sorted(proofs.items()):
             index, steps = int(self.table.index[row]), int(self.table.steps[row])
-            tokens, log_prob = torch.tensor(self.produced(row)), float(self.table.log_prob[row])
+            tokens, log_prob = torch.tensor(self.produced(row), device="cpu"), float(self.table.log_prob[row])
             self.ended.append(Completion(index, tokens, Cause.PROVED, steps, log_prob, proof))
-        left = torch.tensor([row for row in range(self.rows) if row not in proofs], dtype=torch.int64)
-        left = left.to(self.table.index.device)
+        rows = [row for row in range(self.rows) if row not in proofs]
+        left = torch.tensor(rows, dtype=torch.int64, device=self.table.index.device)
         self.table = self.table.select(left)
         return left

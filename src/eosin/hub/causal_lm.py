@@ -37,9 +37,12 @@ class CausalLM(nn.Module):
         self.model = model
         self.eos_ids = eos_ids
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
-        self._takes = inspect.signature(model.forward).parameters
+        self._takes = frozenset(inspect.signature(model.forward).parameters)
 
-    by_the_way = ("_name_or_path", "name_or_path", "transformers_version", "dtype", "_commit_hash", "_takes")
+    by_the_way = (
+        "_name_or_path", "name_or_path", "transformers_version", "dtype", "_commit_hash", "_takes",
+        "_original_object_hash",  # another one in each process
+    )  # fmt: skip
     """Attributes that do not change what the model says."""
     pool = 64
     """Rows that are decoded at a time unless it is said otherwise: each has keys and values of all layers."""

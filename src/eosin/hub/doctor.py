@@ -6,20 +6,22 @@ Each check is a function from a `Patient` to findings, and a line in CHECKS.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 
 from eosin.errors import BadInput
 from eosin.hub.endings import all_endings, as_ids, named_endings, turn_end
-from eosin.hub.loading import opening, place_of
+from eosin.hub.loading import NO_TOKENIZER, open_tokenizer, opening, place_of
 
 USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
 """What `generate` does where nothing is set."""
 GENERATION = "generation_config.json"
+NAME_AN_EOS = "set generation_config.eos_token_id to the token that ends the training texts"
 LOOKED_AT = 2000
 """Examples of a training set that are tokenised."""
 
@@ -40,6 +42,7 @@ class Patient:
     """A model folder without its weights, and the texts it was or will be trained on."""
 
     tokenizer: Any
+    """None if the model has no tokenizer files."""
     config: Any
     generation: Any
     examples: Sequence[list[int]] = ()
@@ -60,7 +63,22 @@ class Patient:
         """The tokens at which `generate` really stops."""
         return as_ids(self.generation.eos_token_id) or as_ids(self.config.get_text_config().eos_token_id)
 
+    @property
+    def vocab_size(self) -> int | None:
+        return getattr(self.config.get_text_config(), "vocab_size", None)
+
+    def producible(self, ids: Iterable[int]) -> list[int]:
+        """Those of the tokens that the model has, in order."""
+        end = math.inf if self.vocab_size is None else self.vocab_size
+        return sorted({token for token in ids if 0 <= token < end})
+
+    @property
+    def padding(self) -> int | None:
+        return getattr(self.tokenizer, "pad_token_id", None)
+
     def words(self, ids: Sequence[int]) -> str:
+        if self.tokenizer is None:
+            return ", ".join(map(str, ids))
         known = range(len(self.tokenizer))
         names = (self.tokenizer.convert_ids_to_tokens(token) if token in known else "no token" for token in ids)
         return ", ".join(f"{token} ({name})" for token, name in zip(ids, names, strict=True))
@@ -76,7 +94,9 @@ def open_patient(
     name, more = place_of(folder, trust_remote_code)
     with opening(folder):
         config = AutoConfig.from_pretrained(name, **more)
-        tokenizer = AutoTokenizer.from_pretrained(name, **more)
+    tokenizer = open_tokenizer(folder, trust_remote_code)
+    if tokenizer is None and trained_on is not None:
+        raise BadInput(f"{folder} has {NO_TOKENIZER}, and {trained_on} cannot be read without; leave out --train")
     written = Path(name) / GENERATION
     try:
         generation = GenerationConfig.from_pretrained(name)
@@ -116,6 +136,17 @@ def as_example(line: str, number: int, path: Path, tokenizer: Any) -> list[int]:
 # the checks
 
 
+def no_tokenizer(patient: Patient) -> Iterator[Finding]:
+    if patient.tokenizer is None:
+        yield Finding(
+            f"there are {NO_TOKENIZER}",
+            "which token ends a text is known from the configurations only; transformers may make up a tokenizer "
+            "whose eos is another",
+            "put the files of the tokenizer that the model was trained with beside config.json",
+            wrong=False,
+        )
+
+
 def no_eos(patient: Patient) -> Iterator[Finding]:
     if not patient.endings:
         yield Finding(
@@ -130,29 +161,31 @@ def disagreeing_eos(patient: Patient) -> Iterator[Finding]:
     sources = {name: ids for name, ids in patient.named.items() if name != "chat template"}
     if len({frozenset(ids) for ids in sources.values()}) > 1:
         said = "; ".join(f"{name}: {patient.words(ids)}" for name, ids in sources.items())
-        missing = sorted({i for ids in sources.values() for i in ids} - set(patient.stops_at))
+        advised = patient.producible(i for ids in sources.values() for i in ids)
         yield Finding(
             f"eos ids disagree ({said})",
             "generate stops at those of the generation config only, and a trainer teaches those of the tokenizer",
-            f"set generation_config.eos_token_id = {sorted({i for ids in sources.values() for i in ids})}",
-            wrong=bool(missing),
+            f"set generation_config.eos_token_id = {advised}" if advised else NAME_AN_EOS,
+            wrong=not set(advised) <= set(patient.stops_at),
         )
 
 
 def unknown_eos(patient: Patient) -> Iterator[Finding]:
-    size = getattr(patient.config.get_text_config(), "vocab_size", None)
-    beyond = [token for token in patient.endings if token < 0 or (size is not None and token >= size)]
+    left = patient.producible(patient.endings)
+    beyond = [token for token in patient.endings if token not in left]
     if beyond:
+        sources = [name for name, ids in patient.named.items() if set(ids) & set(beyond)]
+        size = "" if patient.vocab_size is None else f", which has {patient.vocab_size:,}"
         yield Finding(
-            f"eos {', '.join(map(str, beyond))} is no token of the model, which has {size:,}",
-            "the model cannot produce it, so it cannot end with it",
-            "name the id that the tokenizer gives to the token that ends your training texts",
+            f"eos {', '.join(map(str, beyond))} ({', '.join(sources)}) is no token of the model{size}",
+            "the model can never stop by it" + ("" if left else ", and no other token is named that ends a text"),
+            f"remove it; these are tokens of the model: {left}" if left else NAME_AN_EOS,
         )
 
 
 def turn_end_is_no_eos(patient: Patient) -> Iterator[Finding]:
     ends = turn_end(patient.tokenizer)
-    if ends and not set(ends) & set(patient.stops_at):
+    if patient.producible(ends) and not set(ends) & set(patient.stops_at):
         yield Finding(
             f"the chat template ends a turn with {patient.words(ends)}, which is not among the eos ids of generate",
             "the model writes the end of its turn and goes on",
@@ -161,10 +194,9 @@ def turn_end_is_no_eos(patient: Patient) -> Iterator[Finding]:
 
 
 def padding_is_eos(patient: Patient) -> Iterator[Finding]:
-    pad = patient.tokenizer.pad_token_id
-    if pad is not None and pad in patient.endings:
+    if patient.padding is not None and patient.padding in patient.endings:
         yield Finding(
-            f"the padding token is an eos: {patient.words([pad])}",
+            f"the padding token is an eos: {patient.words([patient.padding])}",
             "a collator that masks padding (DataCollatorForLanguageModeling) masks every eos too: none is ever trained",
             "give the tokenizer a padding token of its own, or build labels from the attention mask",
         )
@@ -174,8 +206,7 @@ def untrained_eos(patient: Patient) -> Iterator[Finding]:
     if not patient.examples:
         return
     cut = [ids[: patient.max_length] for ids in patient.examples]
-    pad = patient.tokenizer.pad_token_id
-    taught = sum(any(i in patient.endings and i != pad for i in ids[-2:]) for ids in cut)
+    taught = sum(any(i in patient.endings and i != patient.padding for i in ids[-2:]) for ids in cut)
     share = taught / len(cut)
     if share < 1:
         yield Finding(
@@ -272,6 +303,7 @@ def longest_output(patient: Patient) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
+    no_tokenizer,
     no_eos,
     disagreeing_eos,
     unknown_eos,

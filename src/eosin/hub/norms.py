@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eosin.devices import own_precision
+
 NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "norm_f")
 LARGE = 1e4
 """Inputs of this size make the norm's own epsilon immaterial."""
@@ -22,6 +24,7 @@ AGREEING = 1e-2
 """Of the largest logit: bfloat16 rounds to half of this."""
 
 
+@own_precision()
 def least_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.0) -> float:
     """Of all tokens that end together; minus infinity where nothing is known of the last layer."""
     norm, output = last_norm(model), model.get_output_embeddings()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eosin.errors import BadInput
+from eosin.files import BUNDLED_RUNS
 from eosin.models.heads import HEADS
 from eosin.models.language_model import CORES, NeuralLM
 from eosin.settings import Table, build, build_kind, read_toml, resolved, resolved_kind, section
@@ -20,8 +20,7 @@ from eosin.tensor_files import load_tensors, save_tensors
 
 CONFIG, WEIGHTS = "config.toml", "weights.safetensors"
 SECTIONS = ("core", "head", "output")
-BUNDLED_RUNS = Path(str(files("eosin") / "data" / "runs"))
-TWINS = {"demo": ("demo", "demo-st")}
+TWINS = {"demo": ("demo", "demo-st"), "demo-lstm": ("demo-lstm", "demo-lstm-st")}
 """Runs that come with the package and are audited together."""
 
 

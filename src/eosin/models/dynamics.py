@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from eosin.devices import own_precision
 from eosin.models.language_model import NeuralLM
 from eosin.models.recurrent import Recurrent
 from eosin.states import TensorState
@@ -20,7 +21,7 @@ NEARBY = 1e-2
 LOWER_WEIGHS = 4.0
 """How much a distance counts in the length of a vector, of the same distance one layer above: what happens below is
 amplified above, and not the other way round, so in this length cycles contract sooner."""
-MEASURED_ROWS = 16
+MEASURED_ROWS = 32
 """Steps whose rounding is measured; products of so many rows round as those of any larger batch do."""
 
 
@@ -35,34 +36,42 @@ class RecurrentDynamics:
         self.bias = model.output.bias.detach().double()
         self.magnitudes = self.weight.abs()
         self.squares = self.weight.square().sum(1)
+        self.unit = torch.finfo(self.embedding.dtype).eps / 2
         self.vocab_size = len(self.weight)
         self.size = self._parts * self.core.width
 
     def read(self, token: int, state: Any) -> Any:
+        inputs = state.constant(self.embedding[token].double())
+        return state.joined(self._parts_after(inputs, state))
+
+    def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
+        return torch.cat(self._parts_after(self.embedding[token].double(), state))
+
+    def _parts_after(self, inputs: Any, state: Any) -> list[Any]:
         """Works on an expansion as on a vector: the parts of the state are slices of it."""
         width = self.core.width
         parts = (state[i * width : (i + 1) * width] * (1 / weight) for i, weight in enumerate(self.weights))
-        memory = self.exact.next_memory(self.embedding[token].double(), tuple(parts))
-        after = [part * weight for part, weight in zip(memory, self.weights, strict=True)]
-        return type(state).joined(after) if hasattr(type(state), "joined") else torch.cat(after)
+        memory = self.exact.next_memory(inputs, tuple(parts))
+        return [part * weight for part, weight in zip(memory, self.weights, strict=True)]
 
-    def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
-        return self.read(token, state)
-
+    @own_precision()
     @torch.no_grad()
     def rounding(self, token: int, state: Float64[Tensor, " state"]) -> float:
         """How far steps in the model's own precision are from those in float64, in the 2-norm: the farthest of some,
         from this state and from others up to NEARBY away from it.
         """
-        dtype, generator = self.embedding.dtype, torch.Generator().manual_seed(0)
-        directions = torch.randn(MEASURED_ROWS, len(state), dtype=torch.float64, generator=generator).to(state.device)
+        dtype, generator = self.embedding.dtype, torch.Generator("cpu").manual_seed(0)
+        directions = torch.randn(MEASURED_ROWS, len(state), dtype=torch.float64, generator=generator, device="cpu")
+        directions[::2] = directions[::2, :1]  # every other one the same everywhere: there equal roundings add up
         lengths = torch.linspace(0, NEARBY, MEASURED_ROWS, dtype=torch.float64, device=state.device)
+        directions = directions.to(state.device)
         vectors = state + directions / directions.norm(dim=1, keepdim=True) * lengths[:, None]
         before = self.memory(vectors, dtype)
         _, after = self.core(self.embedding[token].repeat(MEASURED_ROWS, 1, 1), before)
         exact = torch.stack([self.advance(token, row) for row in self.weighted(before)])
         return float((self.weighted(after) - exact).norm(dim=1).max())
 
+    @own_precision()
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
         """The leads are less what rounding of the logits in the model's own precision can take from them."""
         top = self._top(state)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
+from eosin.devices import own_precision
 from eosin.interfaces import Core, Head, Prefix, Token, Tokens
 from eosin.logits import Factored, Logits, Rewritten, log_odds_of_eos
 from eosin.models.likelihood import log_softmax_at
@@ -94,6 +95,7 @@ class NeuralLM(nn.Module):
         """What is promised, in words."""
         return getattr(self.head, "grounds", "as its head promises")
 
+    @own_precision()
     def _least_log_odds(self, temperature: float) -> float:
         """Lemma 3.2: no logit leads that of eos by more than the core reaches in the direction between the two."""
         if not hasattr(self.core, "reach"):

@@ -22,9 +22,11 @@ class Weights(NamedTuple):
     inputs_bias: Tensor
     hidden_bias: Tensor
 
-    @property
-    def both_biases(self) -> Tensor:
-        return self.inputs_bias + self.hidden_bias
+    def of_inputs(self, inputs: Any) -> Any:
+        return self.inputs @ inputs + self.inputs_bias
+
+    def of_hidden(self, hidden: Any) -> Any:
+        return self.hidden @ hidden + self.hidden_bias
 
 
 class Recurrent(nn.Module):
@@ -71,7 +73,7 @@ class Recurrent(nn.Module):
 
     def largest_entries(self) -> Float[Tensor, " width"]:
         """No entry of a hidden vector of the last layer is larger, in absolute value."""
-        return torch.ones(self.width)
+        return torch.ones_like(self.start[-1])
 
     def next_memory(self, inputs: Any, memory: tuple[Any, ...]) -> tuple[Any, ...]:
         """One step of one row, as a formula: on float64 vectors it gives what `forward` does, but for rounding.
@@ -105,7 +107,7 @@ class TanhRNN(Recurrent):
 
     def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         (hidden,) = memory
-        return ((weights.inputs @ inputs + weights.hidden @ hidden + weights.both_biases).tanh(),)
+        return ((weights.of_inputs(inputs) + weights.of_hidden(hidden)).tanh(),)
 
 
 class SteadyGRU(nn.GRU):
@@ -145,8 +147,8 @@ class GRU(Recurrent):
 
     def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         (hidden,) = memory
-        reset_in, update_in, new_in = (weights.inputs @ inputs + weights.inputs_bias).chunk(3)
-        reset_hidden, update_hidden, new_hidden = (weights.hidden @ hidden + weights.hidden_bias).chunk(3)
+        reset_in, update_in, new_in = weights.of_inputs(inputs).chunk(3)
+        reset_hidden, update_hidden, new_hidden = weights.of_hidden(hidden).chunk(3)
         reset, update = (reset_in + reset_hidden).sigmoid(), (update_in + update_hidden).sigmoid()
         candidate = (new_in + reset * new_hidden).tanh()
         return (candidate + update * (hidden - candidate),)
@@ -160,7 +162,7 @@ class LSTM(Recurrent):
 
     def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         hidden, cell = memory
-        enter, keep, new, show = (weights.inputs @ inputs + weights.hidden @ hidden + weights.both_biases).chunk(4)
+        enter, keep, new, show = (weights.of_inputs(inputs) + weights.of_hidden(hidden)).chunk(4)
         cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
         return show.sigmoid() * cell.tanh(), cell
 

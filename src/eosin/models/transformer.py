@@ -152,7 +152,7 @@ class Transformer(nn.Module):
 def rotated(vectors: Float[Tensor, "batch heads time size"], position: Int[Tensor, "batch time"]) -> Tensor:
     """Turn each pair of coordinates by an angle that grows with the position (Su et al., 2021)."""
     half = vectors.shape[-1] // 2
-    speed = 10_000.0 ** (-torch.arange(half, device=vectors.device) / half)
+    speed = 10_000.0 ** (-torch.arange(half, dtype=torch.float32, device=vectors.device) / half)
     angle = position[:, None, :, None] * speed
     cos, sin = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
     left, right = vectors[..., :half], vectors[..., half:]

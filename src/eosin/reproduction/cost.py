@@ -27,7 +27,8 @@ class Estimates:
 
     def __init__(self, plan: Plan, as_is: bool = False):
         self.as_is = as_is
-        self.trainings = {piece.run: piece for piece in plan.pieces if isinstance(piece, Training)}
+        self.settings = {piece.run: configured(piece.model, piece.changes) for piece in plan.trainings}
+        self.settings |= {piece.run: configured(piece.model, {}) for piece in plan.bundled}
         self.speed = products_a_second()
 
     def seconds(self, piece: Piece) -> float:
@@ -39,8 +40,7 @@ class Estimates:
             tokens = there["tokens"] if self.as_is else settings.tokens_read(there)
             return REST * tokens * operations(settings) / self.speed
         if isinstance(piece, Audit):
-            training = self.trainings[piece.run]
-            settings = configured(training.model, training.changes)
+            settings = self.settings[piece.run]
             there = size(settings.data)
             contexts = min(piece.count or math.inf, there.get(piece.contexts, there["test"]))
             tokens = contexts * min(TOKENS, piece.max_steps) * sum(map(rows, piece.decoders))

@@ -105,7 +105,8 @@ class Exhibit:
     @property
     def counted(self) -> tuple[Shown, ...]:
         """The models whose corpora it shows."""
-        return self.models[: {"statistics": len(self.models), "lengths": 1}.get(self.kind, 0)]
+        first = 1 if self.kind in ("lengths", "ratios") else 0
+        return self.models if self.kind == "statistics" else self.models[:first]
 
     @property
     def trained(self) -> list[str]:

@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from eosin.files import BUNDLED_RUNS, digest_of_files
 from eosin.reproduction.exhibits import Exhibit, Pair, Shown, model_file
 from eosin.reproduction.presets import Preset
 from eosin.settings import assigned, with_bases
@@ -66,10 +67,35 @@ class Corpus(Piece):
     changes: Changes
     settings: str
     """A digest of everything that is set."""
+    bundled: str = ""
+    """The run that comes with the package whose corpus it is."""
 
     @property
     def name(self) -> str:
         return f"corpus of {self.model}"
+
+    def decided_by(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "bundled" or value}
+
+
+@dataclass(frozen=True)
+class Bundled(Piece):
+    """A trained model that comes with the package, measured."""
+
+    what = "bundled"
+    lasting = True
+    run: str
+    model: str
+    digest: str
+    """Of its files."""
+
+    @property
+    def name(self) -> str:
+        return f"bundled {self.run}"
+
+    @property
+    def looks_at(self) -> tuple[str, ...]:
+        return (self.run,)
 
 
 @dataclass(frozen=True)
@@ -178,7 +204,8 @@ class Plan:
     def pieces(self) -> list[Piece]:
         """Each once: corpora, then run by run its training and audits, then examples."""
         audits = self.audits
-        worked = [piece for run in self.trainings for piece in [run, *(each for each in audits if each.run == run.run)]]
+        runs: list[Bundled | Training] = [*self.bundled, *self.trainings]
+        worked = [piece for run in runs for piece in [run, *(each for each in audits if each.run == run.run)]]
         return [*self.corpora, *worked, *self.all_examples]
 
     @cached_property
@@ -188,6 +215,12 @@ class Plan:
     @cached_property
     def trainings(self) -> list[Training]:
         return unique(self._trainings())
+
+    @cached_property
+    def bundled(self) -> list[Bundled]:
+        names = dict.fromkeys(name for exhibit in self.exhibits for name in exhibit.trained)
+        runs = {run: model for model, run in self.preset.bundled.items() if model in names}
+        return [Bundled(run, model, digest_of_bundled(run)) for run, model in runs.items()]
 
     @cached_property
     def audits(self) -> list[Audit]:
@@ -212,11 +245,15 @@ class Plan:
 
     def seeds_of(self, model: str) -> tuple[int, ...]:
         """The last pattern that a model's name matches says how many there are of it."""
+        if model in self.preset.bundled:
+            return self.seeds[:1]
         fewer = [count for pattern, count in self.preset.initialisations_of.items() if fnmatch(model, pattern)]
         return self.seeds[: fewer[-1]] if fewer else self.seeds
 
     def runs(self, model: str) -> list[str]:
         """One for each initialisation."""
+        if model in self.preset.bundled:
+            return [self.preset.bundled[model]]
         return [run_name(model, seed) for seed in self.seeds_of(model)]
 
     def audit(self, run: str, decoders: Sequence[str], contexts: str = "test", **how: Any) -> Audit:
@@ -229,8 +266,8 @@ class Plan:
         return Examples(run, pair.decoder, remedy, pair.remedy_decoder, *size, shown)
 
     def corpus(self, model: str) -> Corpus:
-        changes = self.changes(model)
-        return Corpus(model, changes, digest_of_settings(model, changes))
+        changes, bundled = self.changes(model), self.preset.bundled.get(model, "")
+        return Corpus(model, changes, digest_of_bundled(bundled) or digest_of_settings(model, changes), bundled)
 
     def training(self, model: str, seed: int, tried: dict[str, Any]) -> Training:
         """A run of a model; one of a sweep that tries what the model is anyway is that model's own run."""
@@ -247,7 +284,8 @@ class Plan:
 
     def _trainings(self) -> Iterator[Training]:
         for exhibit in self.exhibits:
-            for model, tried in itertools.product(exhibit.trained, exhibit.combinations):
+            models = [model for model in exhibit.trained if model not in self.preset.bundled]
+            for model, tried in itertools.product(models, exhibit.combinations):
                 for seed in self.initialisations(exhibit, model):
                     yield self.training(model, seed, tried)
 
@@ -289,6 +327,12 @@ def digest_of_settings(model: str, changes: Changes) -> str:
     data = settings.get("data", {})
     text = digest_of_text(*(str(data.get(name, "")) for name in ("source", "valid", "test")))
     return sha256(json.dumps([settings, text], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@cache
+def digest_of_bundled(run: str) -> str:
+    """Of the files of a run that comes with the package; empty where there is no run."""
+    return digest_of_files(sorted((BUNDLED_RUNS / run).iterdir()))[:16] if run else ""
 
 
 @cache

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eosin.files import BUNDLED_RUNS
 from eosin.reproduction.exhibits import FOLDER, exhibit_names, model_file
 from eosin.settings import build, check_known, read_toml, with_tuples
+
+TABLES = ("changes", "matching", "initialisations_of", "bundled")
+"""Tables that a preset may leave out."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,9 @@ class Preset:
     matching: dict[str, dict[str, dict[str, Any]]]
     """The same for models whose names match a pattern, as in "*-lstm-*"."""
     initialisations_of: dict[str, int]
-    """How many there are of models whose names match a pattern, where it is not as many as of the others."""
+    """How many there are of models whose names match a pattern; 0 leaves them out."""
+    bundled: dict[str, str]
+    """Models that are not trained but come with the package, and the runs that they are there."""
     initialisations: int = 1
     max_steps: int = 1500
     """The paper's L."""
@@ -34,18 +40,19 @@ class Preset:
     """What is to be said below every table."""
     tokenization: str = "bpe"
     """Of the exhibits that are made for one only."""
-    baselines: tuple[str, ...] = ()
-    """Models of which greedy decoding must fail to end on some context, or the reproduction has failed."""
+    must_hold: tuple[str, ...] = ()
+    """Names of claims without which the reproduction has failed."""
 
     def __post_init__(self) -> None:
         for name in self.exhibits:
             if not name.endswith(".toml"):
                 check_known(name, exhibit_names(), "an exhibit, or a .toml file of one")
-        for model in self.baselines:
+        for model, run in self.bundled.items():
             model_file(model)
+            check_known(run, [path.name for path in BUNDLED_RUNS.iterdir()], "a run that comes with the package")
         if not self.exhibits or not self.about:
             raise ValueError("a preset names exhibits, and says what it is about")
-        counts = (self.initialisations, *self.initialisations_of.values())
+        counts = (self.initialisations, *(1 + count for count in self.initialisations_of.values()))
         if not all(1 <= count <= 1000 for count in counts) or not 1 <= self.max_steps <= 2**31 or self.contexts < 0:
             raise ValueError("initialisations are 1 to 1000, max_steps 1 to 2^31, contexts at least 0")
 
@@ -64,6 +71,6 @@ def load_preset(name: str) -> Preset:
     place = str(path.resolve()) if name.endswith(".toml") else name
     return build(
         Preset,
-        {"changes": {}, "matching": {}, "initialisations_of": {}, **table, "name": path.stem, "path": place},
+        {**{key: {} for key in TABLES}, **table, "name": path.stem, "path": place},
         path.stem,
     )

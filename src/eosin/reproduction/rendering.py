@@ -16,11 +16,20 @@ from eosin.report.charts import Chart, length_chart, price_chart, ratio_chart, s
 from eosin.report.page import Page, Said
 from eosin.report.tables import RENDERINGS, Column, Table, as_markdown, one_decimal, whole
 from eosin.report.verdict import verdict as report_verdict
+from eosin.reproduction.claims import claims_table, judge_all
 from eosin.reproduction.figures import draw, files_of
 from eosin.reproduction.figures import prices as priced
 from eosin.reproduction.pieces import Plan
 from eosin.reproduction.results import PIECES, Entry, Results
-from eosin.reproduction.tables import KINDS, View, compared, length_distributions, not_trained, test_perplexities
+from eosin.reproduction.tables import (
+    KINDS,
+    TOO_FAR,
+    View,
+    compared,
+    length_distributions,
+    not_trained,
+    test_perplexities,
+)
 from eosin.settings import check_known, to_toml
 
 ENDINGS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
@@ -36,7 +45,12 @@ class Shown:
         self.views = [View(exhibit, plan, results) for exhibit in plan.exhibits]
         for view in self.views:
             check_known(view.exhibit.kind, KINDS, f"a kind of exhibit ({view.exhibit.name})")
-        self.tables = {view.exhibit.name: KINDS[view.exhibit.kind](view) for view in self.views}
+        self.judgements = judge_all(plan, results)
+        claims = [claims_table(judged, tokenization) for tokenization, judged in self.judgements.items()]
+        self.tables = {
+            **({"claims": claims} if claims else {}),
+            **{view.exhibit.name: KINDS[view.exhibit.kind](view) for view in self.views},
+        }
 
     @property
     def digest(self) -> str:
@@ -172,8 +186,8 @@ def beside_the_paper(tables: Sequence[Table]) -> Iterator[str]:
     found = [differing for table in tables for differing in compared(table)]
     if found:
         yield (
-            f"Beside the paper: {sum(found)} of {len(found)} numbers differ from its own by more than our spread and "
-            "twice its deviation; in the tables they have a star."
+            f"Beside the paper: {sum(found)} of {len(found)} numbers differ from its own {TOO_FAR}; "
+            "in the tables they have a star."
         )
 
 

@@ -43,6 +43,7 @@ HELD: dict[str, dict[str, Any]] = {
         "precision": str,
         "training_seconds": float,
     },
+    "bundled": {"finished": bool, "run": str, "perplexity": dict[str, float], "best_epoch": int, "epochs": int},
     "audit": {},
     "examples": {"contexts": list[int]},
 }
@@ -53,6 +54,7 @@ INSIDE: dict[str, dict[str, dict[str, Any]]] = {
         "lengths": dict.fromkeys(SPLITS, list),
     },
     "training": {"perplexity": {"valid": float, "test": float}},
+    "bundled": {"perplexity": {"test": float}},
 }
 """What tables of an entry must have."""
 ALWAYS = {"name": str, "key": str, "seconds": float, "machine": dict[str, Any]}
@@ -107,8 +109,8 @@ class Results:
         self._records.clear()
 
     def training(self, run: str) -> Entry | None:
-        """What came out of a run: of its end, or of how far it was."""
-        return self.entries.get(f"training {run}")
+        """What came out of a run: of its end, of how far it was, or of one that comes with the package."""
+        return self.entries.get(f"training {run}") or self.entries.get(f"bundled {run}")
 
     def standing(self, run: str) -> str:
         """The name of a run in records: one that was looked at before its end is told by its epoch."""

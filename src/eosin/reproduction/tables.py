@@ -1,16 +1,16 @@
 """What exhibits show: our numbers beside the paper's, from the results alone.
 
 A number of ours is a mean and deviation across initialisations, as in the paper, or with one initialisation a ratio and
-its 95% interval. A star marks what differs from the paper's by more than our spread, the wider of deviation and
-interval, and twice the paper's deviation.
+its 95% interval. Add up our spread, twice the paper's deviation as printed, and the rounding of the paper's mean: a
+star marks a number that is further from the paper's. Our spread is the wider of deviation and interval. A number with
+neither, the perplexity of a single initialisation, gets no star.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -85,7 +85,7 @@ class View:
 
 def not_trained(runs: Sequence[str]) -> Iterator[str]:
     if runs:
-        yield f"Not trained yet: {listed(runs)}."
+        yield f"Not run: {listed(runs)}."
 
 
 MOST_LISTED = 12
@@ -106,11 +106,14 @@ OURS = ("ours", "spread low", "spread high", "initialisations", "differs")
 def ours(values: Sequence[float], interval: tuple[float, float] | None, paper: Paper | None) -> Value:
     """Mean, the two ends of its spread, how many initialisations, and whether it differs from the paper's.
 
-    The interval is that of what was counted on the contexts, which are the same for every initialisation.
+    The interval is that of what was counted on the contexts, which are the same for every initialisation. A number
+    without a spread is not compared.
     """
     if not values:
         return None
     mean, deviation = across_initialisations(list(values))
+    if interval is None and len(values) == 1:
+        return mean, mean, mean, 1, None if paper else 0
     counted = interval or (mean, mean)
     spread = (mean - deviation, mean + deviation) if len(values) > 1 else counted
     # initialisations that agree, as on zero, tell no more than the contexts they were tried on
@@ -122,20 +125,18 @@ def differs(low: float, high: float, paper: Paper | None) -> bool:
     if paper is None:
         return False
     mean, deviation = paper
-    room = HALF_A_HUNDREDTH + (0.0 if deviation is None else 2 * (deviation + half_a_digit(deviation)))
+    room = ROUNDING + 2 * (deviation or 0.0)
     return low > mean + room or high < mean - room
 
 
-HALF_A_HUNDREDTH = 0.005
-"""How far a mean of the paper may be from what it measured: all are printed with two decimals."""
+ROUNDING = 0.005
+"""How far a mean of the paper may be from what it measured: all are printed with two decimals.
+
+Deviations are taken as printed: with its rounding, twice, "0.00 ± 0.0" would reach up to 0.1.
+"""
 
 
-def half_a_digit(printed: float) -> float:
-    """How far a deviation may be, of which some have one decimal."""
-    return 0.5 * 10.0 ** int(Decimal(repr(printed)).as_tuple().exponent)
-
-
-def shown_ours(value: tuple[float, float, float, int, int]) -> str:
+def shown_ours(value: tuple[float, float, float, int, int | None]) -> str:
     mean, low, high, initialisations, differing = value
     star = " *" if differing else ""
     if initialisations > 1:
@@ -185,24 +186,69 @@ def number(pair: Any) -> Paper | None:
     return None if pair is None else (float(pair[0]), float(pair[1]) if len(pair) > 1 else None)
 
 
-STAR = "* differs from the paper's by more than our spread and twice its deviation."
+TOO_FAR = f"by more than our spread, twice its deviation and {ROUNDING:g} (its rounding) added up"
+STAR = f"* differs from the paper's {TOO_FAR}."
+NO_STAR = "The perplexity of a single initialisation has no spread, so it gets no star."
 
 
 def ratios(view: View) -> list[Table]:
-    """Decoders by models."""
-    exhibit = view.exhibit
-    columns = [Column("decoder", left=True)]
-    for shown in exhibit.models:
-        columns += [our_column(f"{shown.label} r_L (%)"), paper_column(f"{shown.label} paper")]
-        columns += [Column(f"{shown.label} proved (%)", two_decimals)]
+    """Decoders of each model."""
+    tables = [ratios_of(view, shown) for shown in view.exhibit.models]
+    return [table for table in tables if table.rows] or tables[:1]
+
+
+def ratios_of(view: View, shown: Shown) -> Table:
+    columns = (
+        Column("decoder", left=True),
+        our_column("r_L (%)"),
+        paper_column("paper"),
+        Column("proved (%)", two_decimals),
+        *LENGTH_COLUMNS,
+    )
     rows: list[tuple[Value, ...]] = []
-    for decoder in exhibit.decoders:
-        cells: list[Value] = [decoder]
-        for shown in exhibit.models:
-            found, paper = view.of_decoder(shown, decoder), number(shown.paper.get(decoder))
-            cells += [ratio(found, paper), paper, proved(found)]
-        rows.append(tuple(cells))
-    return [beside_the_paper(view, columns, rows)]
+    for decoder in view.exhibit.decoders:
+        found, paper = view.of_decoder(shown, decoder), number(shown.paper.get(decoder))
+        if found:
+            rows.append((decoder, ratio(found, paper), paper, proved(found), *length_cells(found)))
+    table = beside_the_paper(view, columns, rows, data_lengths(view))
+    return replace(table, title=f"{table.title}, {shown.label}")
+
+
+# how long completions are, beside how many of them end
+
+LENGTH_COLUMNS = (
+    Column("mean length", one_decimal),
+    Column("median", one_decimal),
+    Column("loop cut (%)", one_decimal),
+)
+LENGTH_NOTE = 'Lengths are of completions that ended; of these, "loop cut" counts loops that eos cut short.'
+
+
+def length_cells(records: Sequence[Record]) -> tuple[Value, Value, Value]:
+    """Mean and median length of what ended, and how much of it is a loop cut short; means over initialisations."""
+    found = [record.counts for record in records if record.counts.lengths]
+    if not found:
+        return None, None, None
+    lengths_found = [counts.lengths for counts in found if counts.lengths]
+    cut = [100 * counts.cut / sum(counts.ended.values()) for counts in found if counts.cut is not None]
+    return (
+        fmean(each.mean for each in lengths_found),
+        fmean(each.quantiles[MEDIAN] for each in lengths_found),
+        fmean(cut) if len(cut) == len(found) else None,
+    )
+
+
+MEDIAN = 2
+"""The place of the median among the quantiles."""
+
+
+def data_lengths(view: View) -> str:
+    """The lengths of the data's own continuations, in words."""
+    entries = (corpus_entry(view, shown.model) for shown in view.exhibit.models)
+    entry = next(filter(None, entries), None)
+    found = lengths(dict(map(tuple, entry["lengths"]["test"]))) if entry else None
+    said = f" The data's continuations: mean {found.mean:.1f}, median {found.quantiles[MEDIAN]}." if found else ""
+    return LENGTH_NOTE + said
 
 
 def heads(view: View) -> list[Table]:
@@ -215,33 +261,40 @@ def heads(view: View) -> list[Table]:
         paper_column("paper r_L (%)"),
         our_column("perplexity"),
         paper_column("paper perplexity"),
+        *LENGTH_COLUMNS,
     )
     rows: list[tuple[Value, ...]] = []
     for shown in view.exhibit.models:
         papers = number(shown.paper.get("ratio")), number(shown.paper.get("perplexity"))
         measured = ours(test_perplexities(view, shown), None, papers[1])
-        found = ratio(view.of_decoder(shown, decoder), papers[0])
-        rows.append((shown.label, shown.head, found, papers[0], measured, papers[1]))
-    return [beside_the_paper(view, columns, rows)]
+        records = view.of_decoder(shown, decoder)
+        if records or measured:
+            found = ratio(records, papers[0])
+            rows.append((shown.label, shown.head, found, papers[0], measured, papers[1], *length_cells(records)))
+    return [beside_the_paper(view, columns, rows, data_lengths(view), star=f"{STAR} {NO_STAR}")]
 
 
-def beside_the_paper(view: View, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> Table:
+def beside_the_paper(
+    view: View, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str, star: str = STAR
+) -> Table:
     """A table with the columns of the paper's numbers, where the paper has any."""
+    notes = (view.at_limit(), *notes)
     if any(shown.paper for shown in view.exhibit.models):
-        return view.table(columns, rows, view.at_limit(), STAR)
+        return view.table(columns, rows, *notes, star)
     own = [place for place, column in enumerate(columns) if column.shown is not shown_paper]
-    return view.table([columns[i] for i in own], [tuple(row[i] for i in own) for row in rows], view.at_limit())
+    return view.table([columns[i] for i in own], [tuple(row[i] for i in own) for row in rows], *notes)
 
 
 def compared(table: Table) -> list[bool]:
-    """Of each number of ours that stands beside one of the paper's, whether it differs."""
+    """Of each number of ours that is compared with the paper's beside it, whether it differs."""
     pairs = [
         (place, place + 1)
         for place, (left, right) in enumerate(itertools.pairwise(table.columns))
         if (left.shown, right.shown) == (shown_ours, shown_paper)
     ]
     both = ((row[mine], row[theirs]) for row in table.rows for mine, theirs in pairs)
-    return [bool(mine[-1]) for mine, theirs in both if isinstance(mine, tuple) and theirs is not None]
+    found = [mine[-1] for mine, theirs in both if isinstance(mine, tuple) and theirs is not None]
+    return [bool(differing) for differing in found if differing is not None]
 
 
 def test_perplexities(view: View, shown: Shown) -> list[float]:
@@ -270,8 +323,9 @@ def perplexities(view: View) -> list[Table]:
             paper = number(shown.paper.get(split))
             found = [entry["perplexity"][split] for entry in entries if split in entry["perplexity"]]
             measured = ours(found, None, paper)
-            rows.append((shown.label, split, measured, paper, *how_trained(entries)))
-    return [view.table(columns, rows, STAR)]
+            if measured:
+                rows.append((shown.label, split, measured, paper, *how_trained(entries)))
+    return [view.table(columns, rows, STAR, NO_STAR)]
 
 
 def how_trained(entries: Sequence[Entry]) -> tuple[Value, Value, Value]:

@@ -26,12 +26,12 @@ from eosin.decoding.spec import parse_decoder
 from eosin.decoding.trace import Trace, trace
 from eosin.devices import choose_device, choose_precision, use_threads
 from eosin.errors import BadInput
-from eosin.files import digest_of_files, write_text
+from eosin.files import BUNDLED_RUNS, digest_of_files, write_text
 from eosin.interfaces import Completion, Decoder, LanguageModel
 from eosin.loading import load, settings_of
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.reproduction.exhibits import model_file
-from eosin.reproduction.pieces import TRACED, Audit, Corpus, Examples, Piece, Plan, Training
+from eosin.reproduction.pieces import TRACED, Audit, Bundled, Corpus, Examples, Piece, Plan, Training
 from eosin.reproduction.results import Entry, Results, whole_records
 from eosin.settings import read_toml
 from eosin.tensor_files import load_tensors
@@ -58,6 +58,8 @@ class Workshop:
     listeners: tuple[Listener, ...] = ()
     as_is: bool = False
     """Whether nothing is trained: runs are looked at as far as they are."""
+    bundled: frozenset[str] = frozenset()
+    """Runs that come with the package."""
 
     def do(self, piece: Piece) -> Entry | None:
         """Do a piece and remember it; None if its run has not been trained for an epoch yet."""
@@ -71,7 +73,7 @@ class Workshop:
 
     def folder(self, run: str) -> Path:
         """Of a run, whatever it is called in records."""
-        return self.runs / run.partition("@")[0]
+        return BUNDLED_RUNS / run if run in self.bundled else self.runs / run.partition("@")[0]
 
     def has(self, run: str) -> bool:
         """Whether there are weights; a run that is finished must have some."""
@@ -156,7 +158,7 @@ def configured(model: str, changes: dict[str, dict[str, Any]], seed: int = 0) ->
 
 def count_corpus(shop: Workshop, piece: Corpus) -> Entry:
     config = configured(piece.model, piece.changes)
-    corpus = config.corpus(shop.runs)
+    corpus = corpus_of(BUNDLED_RUNS / piece.bundled) if piece.bundled else config.corpus(shop.runs)
     lengths = {split: np.unique(corpus.continuation_lengths(split).numpy(), return_counts=True) for split in SPLITS}
     return {
         "tokenization": corpus.recipe.tokenization,
@@ -182,6 +184,21 @@ def train_run(shop: Workshop, piece: Training) -> Entry | None:
         show=True,
     )
     return {"finished": True, "perplexity": by_split(result), **progress_of(folder), **about(piece)}
+
+
+def measure_bundled(shop: Workshop, piece: Bundled) -> Entry:
+    """The test perplexity of a model that comes with the package."""
+    folder = shop.folder(piece.run)
+    model, corpus = shop.model(piece.run), corpus_of(folder)
+    return {
+        "finished": True,
+        "perplexity": {"test": shop.perplexity(model, corpus, "test", None)},
+        "weights": digest_of_files([folder / WEIGHTS]),
+        "best_epoch": best_epoch(folder),
+        "epochs": settings_of(read_toml(folder / CONFIG)).training.epochs,
+        "run": piece.run,
+        "model": piece.model,
+    }
 
 
 def by_split(result: dict[str, Any]) -> dict[str, float]:
@@ -337,6 +354,7 @@ def spelt(tokenizer: Tokenizer, tokens: list[int]) -> Iterator[str]:
 WORK: dict[str, Callable[[Workshop, Any], Entry | None]] = {
     Corpus.what: count_corpus,
     Training.what: train_run,
+    Bundled.what: measure_bundled,
     Audit.what: audit_run,
     Examples.what: trace_examples,
 }

@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from eosin.decoding.decode import as_decoder, check_model, whole
 from eosin.decoding.floor import Floor
+from eosin.devices import on_cpu, own_precision
 from eosin.errors import BadInput
 from eosin.interfaces import Decoder, Generative
 from eosin.promises import LogOdds, Promise, passed_on, promise_of
@@ -92,6 +93,8 @@ class Certificate:
         return self.rare_after is not None and self.rare_after <= budget
 
 
+@own_precision()
+@on_cpu()
 def certify(model: Generative, decoder: str | Decoder) -> Certificate:
     """What is guaranteed, before anything is decoded, of a model under a decoder.
 
@@ -115,6 +118,8 @@ def certify(model: Generative, decoder: str | Decoder) -> Certificate:
     return replace(found, explanation=tuple(explained(pair, found, possible)))
 
 
+@own_precision()
+@on_cpu()
 def log_survival(model: Generative, decoder: str | Decoder, max_steps: int) -> Float64[Tensor, " steps"]:
     """The log of what the share of decodings that have not ended cannot exceed, after 1, 2, ..., max_steps steps."""
     pair = Pair.of(model, decoder)
@@ -123,6 +128,8 @@ def log_survival(model: Generative, decoder: str | Decoder, max_steps: int) -> F
     return -hazard.cumsum(0)[:max_steps]
 
 
+@own_precision()
+@on_cpu()
 def floor_for_budget(model: Generative, decoder: str | Decoder, budget: int, grace: int | None = None) -> Floor:
     """The lowest floor under a model with which a decoder ends within the budget: for certain, or but for one in 10^6.
 

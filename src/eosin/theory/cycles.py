@@ -10,6 +10,10 @@ bounds how far the state can be from s_t. If the decoder must choose v_{t+1} eve
 r_P <= r_0 where s_P = s_0, then from anywhere within r_0 of s_0 the tokens repeat for ever: after P steps the state is
 back in the ball that it started from. One period is often not enough to contract, so the tube is followed over
 several, all radii at once, until one of them closes.
+
+rho is the larger of two figures: four times the rounding that was measured along the cycle, and the bound of
+`theory.expansion`, which follows from the weights. The bound makes one assumption, said there: within one sum, rounding
+errors have random signs. All else is proved.
 """
 
 from __future__ import annotations
@@ -20,15 +24,17 @@ from operator import index
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from eosin.devices import own_precision
 from eosin.theory.expansion import SLACK, Expansion, norm_bound
 
 ROUNDING = 1e-6
 """The least error allowed at each step."""
 SAFETY = 4
-"""The error allowed at each step is at least so many times the largest that was measured along the cycle."""
+"""The error allowed at each step is at least so many times the largest that was measured along the cycle, and at least
+what the weights say that rounding can do."""
 SPARE_LEAD = 1e-3
 """By how much a choice must lead beyond what the ball and rounding can take from it: sums of probabilities err too."""
 RADII = (1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
@@ -55,6 +61,8 @@ class Dynamics(Protocol):
     vocab_size: int
     size: int
     """Of the vector."""
+    unit: float
+    """What one operation in the model's own precision errs by, relative to its result."""
 
     def read(self, token: int, state: Expansion) -> Expansion:
         """The state after one more token, with its error bound."""
@@ -101,12 +109,14 @@ class Cycle:
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Cycle:
-        centre = torch.tensor([float(number) for number in written["centre"]], dtype=torch.float64)
+        centre = torch.tensor([float(number) for number in written["centre"]], dtype=torch.float64, device="cpu")
         tokens = tuple(index(token) for token in written["tokens"])
         numbers = {name: float(value) for name, value in written.items() if name not in ("centre", "tokens", "repeats")}
         return cls(tokens, centre, repeats=index(written["repeats"]), **numbers)
 
 
+@own_precision()
+@torch.no_grad()
 def certify(
     dynamics: Dynamics, tokens: Sequence[int], state: Float[Tensor, " state"], eos_ids: Sequence[int], margin: Margin
 ) -> Cycle | None:
@@ -117,6 +127,8 @@ def certify(
     return None if centre is None else prove(dynamics, tokens, centre, margin, RADII)
 
 
+@own_precision()
+@torch.no_grad()
 def check(dynamics: Dynamics, cycle: Cycle, eos_ids: Sequence[int], margin: Margin) -> Cycle | None:
     """The proof done again from a cycle's centre and radius, and nothing else that it says of itself."""
     known = set(range(dynamics.vocab_size)) - set(eos_ids)
@@ -143,6 +155,8 @@ def prove(
     """Follow the tube around a cycle until one of the radii closes; None where none does, or no choice is safe."""
     orbit = Orbit(dynamics, tokens, centre)
     start = torch.tensor(radii, dtype=torch.float64, device=centre.device)
+    if orbit.rounding[0] > start.max():  # one step can leave every ball
+        return None
     tube = Tube(orbit, start)
     for repeats in range(1, max(1, LONGEST_TUBE // len(tokens)) + 1):
         tube.follow_one_period()
@@ -152,15 +166,16 @@ def prove(
         margins = orbit.margins(margin, tube.widest)
         if (proved := closed & (margins > 0)).any():
             best = int(proved.int().argmax())
+            widest = tube.widest[:, best].max()
             return Cycle(
                 tokens=tuple(tokens),
                 centre=centre,
                 radius=float(start[best]),
                 repeats=repeats,
                 contraction=tube.contraction,
-                widest=float(tube.widest[:, best].max()),
+                widest=float(widest),
                 margin=float(margins[best]),
-                rounding=orbit.rounding,
+                rounding=orbit.rounding_within(widest),
             )
     return None
 
@@ -171,16 +186,19 @@ class Orbit:
     def __init__(self, dynamics: Dynamics, tokens: Sequence[int], centre: Tensor):
         self.tokens = tokens
         self.grid = torch.tensor(GRID, dtype=torch.float64, device=centre.device)
-        self.centres, self.jacobians, self.remainders = [centre], [], []
+        self.centres, self.jacobians, self.remainders, bounds = [centre], [], [], []
         for token in tokens:
-            after = dynamics.read(token, Expansion.around(self.centres[-1], self.grid))
+            after = dynamics.read(token, Expansion.around(self.centres[-1], self.grid, dynamics.unit))
             self.centres.append(after.value)
             self.jacobians.append(after.jacobian)
             self.remainders.append(after.length)
+            bounds.append(after.error.norm(dim=0))
         self.gap = float((self.centres.pop() - centre).norm()) * SLACK
         here = list(zip(tokens, self.centres, strict=True))
         self.leads = [dynamics.leads(*at) for at in here]
-        self.rounding = max(ROUNDING, SAFETY * max(dynamics.rounding(*at) for at in here))
+        measured = SAFETY * max(dynamics.rounding(*at) for at in here)
+        self.rounding = torch.stack(bounds).amax(0).clamp(min=max(ROUNDING, measured))
+        """The error allowed at each step, within each radius of the grid."""
 
     def error(self, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
         """What a step can add: the remainder, rounding, and at the end of a period the way back to the first centre.
@@ -188,10 +206,17 @@ class Orbit:
         A remainder is a sum of powers of the radius from the second on, so divided by its square it does not fall:
         what holds at the next radius of the grid bounds it.
         """
-        place = torch.searchsorted(self.grid, radii).clamp(max=len(self.grid) - 1)
+        place = self._place(radii)
         remainder = self.remainders[phase][place] * (radii / self.grid[place]) ** 2
         gap = self.gap if phase == len(self.tokens) - 1 else 0.0
-        return torch.where(radii <= self.grid[-1], (remainder + self.rounding + gap) * SLACK, torch.inf)
+        return torch.where(radii <= self.grid[-1], (remainder + self.rounding[place] + gap) * SLACK, torch.inf)
+
+    def rounding_within(self, radius: Float64[Tensor, ""]) -> float:
+        return float(self.rounding[self._place(radius)])
+
+    def _place(self, radii: Float64[Tensor, "*radii"]) -> Int[Tensor, "*radii"]:
+        """Of the next radius of the grid."""
+        return torch.searchsorted(self.grid, radii).clamp(max=len(self.grid) - 1)
 
     def margins(self, margin: Margin, widest: Float64[Tensor, "period radii"]) -> Float64[Tensor, " radii"]:
         """How safe the choices are at the phase at which they are least safe; leads shrink as the tube widens."""

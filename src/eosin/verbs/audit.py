@@ -30,8 +30,8 @@ from eosin.text.sources import CONTEXTS
 from eosin.verbs.subjects import Subject, add_subject_options, opened_subject
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records go to a file as
-shards of contexts are finished; the same command again shows them, and goes on with what is missing. `demo` is a small
-model that comes with Eosin, and is audited together with its self-terminating twin, demo-st.
+shards of contexts are finished; the same command again shows them, and goes on with what is missing. `demo` (a
+tanh-RNN) and `demo-lstm` are small models that come with Eosin. Each is audited with its self-terminating twin.
 
 examples:
   eosin audit demo
@@ -42,16 +42,18 @@ examples:
   eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival"""
 
 PAPER = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
+DEMO, DEMO_COUNT = "ancestral,greedy,beam:2,stop=first,nucleus:0.2,consistent-nucleus:0.2", 300
+"""What is audited of a model that comes with the package, unless the options say otherwise: seconds, not minutes."""
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     add_subject_options(verb)
     verb.add_argument(
-        "--decoders", default=PAPER, metavar="LIST", help=f"specifications, parted by commas (default: {PAPER})"
+        "--decoders", metavar="LIST", help=f"comma-separated specifications (default: {PAPER}; demo: {DEMO})"
     )
     verb.add_argument("--contexts", choices=CONTEXTS, default="test", help="where contexts come from (default: test)")
     verb.add_argument("--prompts", type=Path, metavar="FILE", help="contexts are the lines of a text file instead")
-    verb.add_argument("--count", type=int, metavar="N", help="how many contexts (default: all of them)")
+    verb.add_argument("--count", type=int, metavar="N", help=f"how many contexts (default: all; demo: {DEMO_COUNT})")
     verb.add_argument("--max-steps", type=int, default=1500, metavar="L", help="the paper's L (default: 1500)")
     verb.add_argument("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
     verb.add_argument("--pool", type=int, metavar="N", help="rows decoded at a time (default: 1024; hf: models 64)")
@@ -91,6 +93,10 @@ def run(options: argparse.Namespace) -> None:
         raise BadInput(f"--count must be at least 1, got {options.count}")
     check_files(options)
     twins = TWINS.get(options.subject, (options.subject,))
+    if options.decoders is None:
+        options.decoders = DEMO if options.subject in TWINS else PAPER
+    if options.count is None and options.subject in TWINS and options.prompts is None:
+        options.count = DEMO_COUNT
     found = {name: audited(name, own(options, name) if len(twins) > 1 else options) for name in twins}
     if options.json:
         told = {name: summary(result) for name, (result, _) in found.items()}

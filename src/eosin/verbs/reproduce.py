@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eosin.errors import BadInput
-from eosin.report.audits import percent, ratio_of
 from eosin.report.tables import Table, as_text
+from eosin.reproduction.claims import Verdict
 from eosin.reproduction.exhibits import exhibit_names, load_exhibit
-from eosin.reproduction.pieces import Audit, Plan
+from eosin.reproduction.pieces import Plan
 from eosin.reproduction.presets import load_preset, preset_names
 from eosin.reproduction.rendering import OVERVIEW, PAGE, PLAN, Shown, check_free, write_plan
 from eosin.reproduction.results import PIECES, Entry, Results, locked
@@ -103,10 +103,11 @@ def run(options: argparse.Namespace) -> None:
     with locked(folder), going_on(results):
         write_plan(shown.plan, folder)
         shown.write()
-    asked = {exhibit.name: shown.tables[exhibit.name] for exhibit in plan.exhibits}
+    names = ["claims", *(exhibit.name for exhibit in plan.exhibits)]
+    asked = {name: shown.tables[name] for name in names if name in shown.tables}
     print(json.dumps(summary(asked, folder)) if options.json else described(asked, folder, options.tables_only))
     if not options.tables_only:
-        check_baselines(plan, shown.results)
+        check_claims(shown)
 
 
 def results_of(plan: Plan, folder: Path) -> Results:
@@ -176,6 +177,11 @@ def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
     given = tuple(options.set or before.set)
     if any("seed" in assigned(each).get("training", {}) for each in given):
         raise BadInput("a reproduction has initialisations 0 to N - 1: say --seeds N instead of --set training.seed")
+    if given and preset.bundled:
+        raise BadInput(
+            f"{preset.name} audits models that come with the package, whose settings are fixed: leave out --set, or "
+            "name a preset that trains, such as seeds"
+        )
     return Plan(preset, exhibits, tuple(range(seeds)), given), options.out or Path("reproduction") / preset.name
 
 
@@ -216,7 +222,7 @@ def check_extras() -> None:
 
 
 def work(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> None:
-    with workshop(results, runs, options) as shop:
+    with workshop(plan, results, runs, options) as shop:
         for number, piece in enumerate(plan.pieces, 1):
             shop.check_stop()
             piece = results.as_it_stands(piece)
@@ -258,7 +264,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def workshop(results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Workshop]:
+def workshop(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Workshop]:
     """A signal to end is heard after the step of training or the completion that is under way."""
     from eosin.devices import use_threads
     from eosin.reproduction.work import Workshop
@@ -276,6 +282,7 @@ def workshop(results: Results, runs: Path, options: argparse.Namespace) -> Itera
                 threads=options.threads,
                 stopping=lambda: bool(requested),
                 as_is=options.as_is,
+                bundled=frozenset(piece.run for piece in plan.bundled),
             )
     except Stopped:
         sys.stderr.write("eosin reproduce: stopped; what is finished is saved, and the same command goes on\n")
@@ -341,15 +348,17 @@ def summary(tables: dict[str, list[Table]], folder: Path) -> dict[str, Any]:
     return {"folder": str(folder), "tables": written}
 
 
-def check_baselines(plan: Plan, results: Results) -> None:
-    """A reproduction in which a baseline always ends has not reproduced it."""
-    audited = {piece.run for piece in plan.pieces if isinstance(piece, Audit) and "greedy" in piece.decoders}
-    for model in plan.preset.baselines:
-        found = [results.records(plan.audit(run, ())) for run in plan.runs(model) if run in audited]
-        ratios = [percent(ratio_of(records["greedy"])) for records in found if "greedy" in records]
-        if ratios and not any(ratios):
-            sys.stderr.write(
-                f"eosin reproduce: greedy decoding of {model} ended on every context, which is not what the paper "
-                "found: this reproduction has failed\n"
-            )
-            sys.exit(1)
+def check_claims(shown: Shown) -> None:
+    """A reproduction fails where a claim that its preset decides by a wide margin is measured and does not hold."""
+    judgements = [judged for each in shown.judgements.values() for judged in each]
+    failed = [
+        judged
+        for judged in judgements
+        if judged.claim.name in shown.plan.preset.must_hold
+        and judged.verdict not in (Verdict.HOLDS, Verdict.NOT_MEASURED)
+    ]
+    for judged in failed:
+        sys.stderr.write(f"eosin reproduce: {judged.claim.says}: {judged.verdict}, {judged.ours}\n")
+    if failed:
+        sys.stderr.write("eosin reproduce: the paper's claims above did not hold, so this reproduction has failed\n")
+        sys.exit(1)
