@@ -246,3 +246,15 @@ def test_certificates_of_another_model_are_not_added_to(tmp_path: Path):
         eosin.audit(MODELS[0].model, prefixes(3), ["greedy"], max_steps=9, out=other)
     with pytest.raises(BadInput, match="name another file"):
         eosin.audit(model, contexts, ["greedy"], max_steps=60, out=tmp_path / "records.cycles")
+
+
+@pytest.mark.parametrize("grace", [0, 20, 23, 24, 40])
+def test_a_loop_that_eos_cuts_short_is_counted(grace: int):
+    """A model that repeats two tokens for ever, on a floor."""
+    model = eosin.Floor(Loop(2), epsilon=0.5, grace=grace)
+    record = eosin.audit(model, [[1], [1]], ["greedy"], max_steps=100).by_decoder["greedy"]
+    (length,) = record.counts.ended
+    assert record.counts.ended[length] == 2
+    assert record.counts.cut == (2 if length - 1 >= SHORTEST else 0)
+    ancestral = eosin.audit(Coin(0.5), [[1]] * 50, ["ancestral"], max_steps=100).by_decoder["ancestral"]
+    assert ancestral.counts.cut == 0

@@ -289,7 +289,7 @@ def test_the_demo_shows_the_failure_and_its_cure(
     asked = ["--decoders", "greedy,consistent-nucleus:0.2", "--max-steps", "800", "--count", "40"]
     main(["audit", "demo", *asked, "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert told["demo"]["greedy"]["ratio"] > 0.3
+    assert told["demo"]["greedy"]["ratio"] > 0.05
     assert told["demo"]["greedy"]["causes"]["proved infinite"] > 0
     assert told["demo-st"]["greedy"]["ratio"] == 0  # Theorem 4.2: by step 693
     assert list(tmp_path.iterdir()) == []
@@ -301,4 +301,4 @@ def test_the_demo_shows_the_failure_and_its_cure(
     main(["trace", "demo", "--max-steps", "30"])
     main(["certify", "demo-st", "greedy"])
     assert "Every decoding has ended by step 693" in capsys.readouterr().out
-    assert eosin.load("demo").vocab_size == 2000
+    assert eosin.load("demo").vocab_size == 4000

@@ -39,6 +39,7 @@ def counts_of(outcomes: list[tuple[int, str]], start: int = 0, weighted: bool = 
         hashes=tuple(sorted({hash((length, cause)) % 2**64 for length, cause in outcomes})),
         outcomes=(Outcomes(start, tuple(cause != "eos" for _, cause in outcomes)),),
         weights=sum(weights, Weights()),
+        cut=sum(cause == "eos" and length % 4 == 0 for length, cause in outcomes),
     )
 
 
@@ -117,3 +118,14 @@ def test_a_cut_line_is_no_record_and_a_broken_one_is_an_error(tmp_path: Path):
     path.write_text(record.written() + "\n{}\n", encoding="utf-8")
     with pytest.raises(BadInput, match=r"line 2 of .* is not a record"):
         list(read_records(path))
+
+
+def test_records_of_the_first_version_do_not_know_what_was_cut():
+    """What was not counted is unknown, also in a sum."""
+    counts = counts_of([(4, "eos"), (5, "eos")])
+    written = counts.written()
+    del written["cut"]
+    read = Counts.read(written)
+    assert read.cut is None
+    assert (read + counts).cut is None
+    assert replace(read, cut=1) == counts

@@ -1,6 +1,6 @@
 """The paper as a list of claims, each judged from records.
 
-A claim is a few lines of `experiments/claims.toml`: what the paper says, which records decide it, and a rule. A rule
+A claim is a few lines of `experiments/claims/paper.toml`: what the paper says, which records decide it, a rule. A rule
 compares an interval with a bound and answers *holds*, *does not* or *undecided*; where a record is missing the claim is
 *not measured*. Two decoders, or two models, are compared on the same contexts within an initialisation, and the
 differences are combined over initialisations.
@@ -25,7 +25,7 @@ from eosin.reproduction.pieces import Plan
 from eosin.reproduction.results import Results
 from eosin.settings import build, check_known, read_toml, with_tuples
 
-CLAIMS = FOLDER / "claims.toml"
+CLAIMS = FOLDER / "claims" / "paper.toml"
 TOKENIZATIONS = {"bpe": "BPE", "word": "words"}
 
 
