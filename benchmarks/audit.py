@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 import eosin
-from eosin.decoding.unroll import Cohort, Context, Loop, filled_size
-from eosin.models.language_model import NeuralLM
+from eosin.decoding.loop import Cohort, Context, Loop, filled_size
+from eosin.models.neural_lm import NeuralLM
 from eosin.training.run import corpus_of
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eosin"

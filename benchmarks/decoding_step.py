@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import torch
 
+from eosin.decoding.loop import Cohort, Context, Loop
 from eosin.decoding.spec import parse_decoder
-from eosin.decoding.unroll import Cohort, Context, Loop
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES, NeuralLM
+from eosin.models.neural_lm import CORES, NeuralLM
 
 DECODERS = {
     "greedy": 1.5,

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 import eosin
+from eosin.data.sources import open_source
 from eosin.errors import BadInput
 from eosin.hub import CausalLM, consistent
 from eosin.hub.loading import Words, load_causal
-from eosin.text.sources import open_source
 
 CONTEXTS, PREFIX = 64, 10
 PROMISED = {"greedy audit, of generate": 1.0, "consistent top-p, of the built-in warper": 1.0}

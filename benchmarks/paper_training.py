@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from eosin.data.batches import gather
+from eosin.data.corpus import Corpus, Recipe, load_corpus
+from eosin.data.preparation import prepare
 from eosin.devices import PRECISIONS, choose_precision
-from eosin.text.batching import gather
-from eosin.text.corpus import Corpus, Recipe, load_corpus
-from eosin.text.preparation import prepare
 from eosin.training.config import Config
 from eosin.training.memory import keeping_memory
 from eosin.training.trainer import Trainer

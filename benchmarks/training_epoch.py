@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
-from eosin.auditing.quality import EVALUATED_TOGETHER, negative_log_likelihood
-from eosin.text.batching import Batch, gather
-from eosin.text.corpus import Recipe, load_corpus
-from eosin.text.preparation import prepare
+from eosin.data.batches import Batch, gather
+from eosin.data.corpus import Recipe, load_corpus
+from eosin.data.preparation import prepare
 from eosin.training.config import Config
+from eosin.training.evaluation import EVALUATED_TOGETHER, negative_log_likelihood
 from eosin.training.memory import keeping_memory
 from eosin.training.trainer import Trainer
 

@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 
 import eosin
-from eosin.text.corpus import Recipe
-from eosin.text.preparation import prepare
-from eosin.text.sources import open_source
+from eosin.data.corpus import Recipe
+from eosin.data.preparation import prepare
+from eosin.data.sources import open_source
 from eosin.training.config import Config
 from eosin.training.loop import train
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 import eosin
+from eosin.data.corpus import Example
 from eosin.logits import log1mexp
 from eosin.models.checkpoint import run_folder
-from eosin.text.corpus import Example
 from eosin.training.run import corpus_of
 
 SENTENCES = 3000

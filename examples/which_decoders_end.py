@@ -8,7 +8,7 @@ import torch
 
 import eosin
 from eosin.models.heads import SelfTerminating
-from eosin.theory.constructions import Loop, theorem_3_4
+from eosin.proofs.constructions import Loop, theorem_3_4
 
 VOCAB, CONTEXTS, MAX_STEPS = 8, 100, 400
 DECODERS = {

@@ -14,14 +14,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from eosin.files import BUNDLED_RUNS, write_text
+from eosin.data.corpus import Corpus, Split, corpus_digest
+from eosin.data.preparation import prepare, tensors_of, write_corpus
+from eosin.data.tokenizer import TOKENIZER
 from eosin.models.checkpoint import CONFIG, TWINS, WEIGHTS
-from eosin.reproduction.work import configured
+from eosin.paper.execution import configured
 from eosin.settings import to_toml
-from eosin.tensor_files import load_tensors, save_tensors
-from eosin.text.corpus import Corpus, Split, corpus_digest
-from eosin.text.preparation import prepare, tensors_of, write_corpus
-from eosin.text.tokenization import TOKENIZER
+from eosin.storage.files import BUNDLED_RUNS, write_text
+from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.loop import train
 from eosin.training.run import CORPUS
 

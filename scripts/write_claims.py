@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from eosin.paper.claims import Judgement, compare_results, judge_all
+from eosin.paper.exhibits import load_exhibit
+from eosin.paper.plan import Plan
+from eosin.paper.presets import load_preset
+from eosin.paper.results import Results
 from eosin.report.tables import as_markdown
-from eosin.reproduction.claims import Judgement, compare_results, judge_all
-from eosin.reproduction.exhibits import load_exhibit
-from eosin.reproduction.pieces import Plan
-from eosin.reproduction.presets import load_preset
-from eosin.reproduction.results import Results
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "reproducing.md"

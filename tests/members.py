@@ -12,8 +12,8 @@ import torch
 from eosin.decoding.floor import Floor
 from eosin.decoding.truncation import TRUNCATIONS
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES, NeuralLM
-from eosin.theory.constructions import Coin, Loop, Script, theorem_3_4
+from eosin.models.neural_lm import CORES, NeuralLM
+from eosin.proofs.constructions import Coin, Loop, Script, theorem_3_4
 
 VOCAB = 7
 EOS = 3

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from members import DECODERS, MODELS, VOCAB, Specimen, fits, neural, pairs, prefixes
 
 import eosin
-from eosin.auditing import run
-from eosin.auditing.loops import PERIODS, SHORTEST, repeating_tail
-from eosin.auditing.record import read_records
+from eosin.auditing import audit as run
 from eosin.auditing.tally import ngrams
 from eosin.causes import Cause
+from eosin.decoding.loops import PERIODS, SHORTEST, repeating_tail
 from eosin.errors import BadInput
-from eosin.theory.constructions import Coin, Loop
+from eosin.proofs.constructions import Coin, Loop
+from eosin.records.record import read_records
 
 
 def test_the_ratio_of_a_coin_is_its_closed_form():

@@ -12,9 +12,9 @@ from test_cli import SETTINGS, files, run, start
 from texts import real_sentences, write_lines
 
 import eosin
-from eosin.auditing.record import pooled, read_records
-from eosin.cli import main
-from eosin.tensor_files import load_tensors, save_tensors
+from eosin.cli.main import main
+from eosin.records.record import pooled, read_records
+from eosin.storage.tensors import load_tensors, save_tensors
 
 AUDIT = ["--decoders", "greedy", "--contexts", "random", "--max-steps", "200"]
 

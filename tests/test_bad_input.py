@@ -9,8 +9,8 @@ import torch
 from members import DECODERS, VOCAB, fits, neural, prefixes
 
 import eosin
+from eosin.proofs.constructions import Coin
 from eosin.states import TensorState
-from eosin.theory.constructions import Coin
 
 COIN = Coin(0.5, vocab_size=VOCAB)
 GOOD = {"prefixes": [[1, 2], [3]], "decoder": "greedy", "max_steps": 5}
@@ -57,7 +57,7 @@ def test_bad_arguments(change: dict, says: str):
 AS_A_USER = """
 import numpy, torch
 import eosin
-from eosin.theory.constructions import Coin
+from eosin.proofs.constructions import Coin
 
 def said(*arguments, **settings):
     try:

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import eosin
 from eosin.decoding.beam import Beam
-from eosin.theory.constructions import Coin, Loop
+from eosin.proofs.constructions import Coin, Loop
 
 
 def all_finished(model, prefix: list[int], longest: int) -> list[tuple[float, list[int]]]:

@@ -17,15 +17,11 @@ from test_truncation import lined, listed
 from torch.testing import assert_close
 
 import eosin
-from eosin.decoding.choice import Greedy, Sampler
 from eosin.decoding.floor import Floor
+from eosin.decoding.samplers import Greedy, Sampler
 from eosin.decoding.truncation import Consistent, Eta, MinP, TopK, Typical
 from eosin.errors import BadInput
-from eosin.logits import as_logits
-from eosin.models.heads import HEADS, NonMonotonic, SelfTerminating
-from eosin.models.language_model import CORES, NeuralLM
-from eosin.promises import leads, promise_of, tempered
-from eosin.theory.certificate import (
+from eosin.guarantees.certificate import (
     EPSILONS,
     ONE_BY_ONE,
     certify,
@@ -33,7 +29,11 @@ from eosin.theory.certificate import (
     floor_for_budget,
     log_survival,
 )
-from eosin.theory.constructions import Coin, Loop, theorem_3_4
+from eosin.log_odds import leads, promise_of, tempered
+from eosin.logits import as_logits
+from eosin.models.heads import HEADS, NonMonotonic, SelfTerminating
+from eosin.models.neural_lm import CORES, NeuralLM
+from eosin.proofs.constructions import Coin, Loop, theorem_3_4
 
 TEMPERATURES = [0.3, 1.0, 2.5]
 PROMISING = [specimen for specimen in MODELS if hasattr(specimen.model, "promise")]

@@ -9,7 +9,7 @@ from test_cli import SETTINGS, run
 from texts import real_sentences, write_lines
 
 import eosin
-from eosin.theory.certificate import certify
+from eosin.guarantees.certificate import certify
 
 
 @pytest.fixture(scope="module")

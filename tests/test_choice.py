@@ -9,9 +9,9 @@ from members import RULES, SAMPLERS, TRUNCATION_SPECS, fits
 from test_next_token import surveyed
 from torch.testing import assert_close
 
-from eosin.decoding.choice import Sampler, draw, draw_from_all, draw_from_front, quantile
-from eosin.decoding.next_token import BLOCK
+from eosin.decoding.distribution import BLOCK
 from eosin.decoding.randomness import uniforms
+from eosin.decoding.samplers import Sampler, draw, draw_from_all, draw_from_front, quantile
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.truncation import Consistent, Nucleus
 

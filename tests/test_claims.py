@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eosin.auditing.differences import Difference, combine, distance, paired, unpaired
-from eosin.auditing.record import Counts, Outcomes, Record
-from eosin.auditing.termination import Comparison, Ratio, compare
+from eosin.data.sources import CONTEXTS
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
-from eosin.report.tables import as_text
-from eosin.reproduction.claims import (
+from eosin.paper.claims import (
     RULES,
     TOKENIZATIONS,
     Claim,
@@ -29,11 +26,14 @@ from eosin.reproduction.claims import (
     load_claims,
     paper_numbers,
 )
-from eosin.reproduction.exhibits import FOLDER, load_exhibit
-from eosin.reproduction.pieces import Plan
-from eosin.reproduction.presets import load_preset, preset_names
-from eosin.reproduction.results import PIECES, Results
-from eosin.text.sources import CONTEXTS
+from eosin.paper.exhibits import FOLDER, load_exhibit
+from eosin.paper.plan import Plan
+from eosin.paper.presets import load_preset, preset_names
+from eosin.paper.results import PIECES, Results
+from eosin.records.differences import Difference, combine, distance, paired, unpaired
+from eosin.records.record import Counts, Outcomes, Record
+from eosin.records.statistics import Comparison, Ratio, compare
+from eosin.report.tables import as_text
 
 LIMIT, CONTEXTS_COUNT = 1500, 400
 CLAIMS = {(tokenization, claim.name): claim for tokenization in TOKENIZATIONS for claim in load_claims(tokenization)}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from texts import real_sentences, write_lines
 
-from eosin.cli import VERBS, main
+from eosin.cli.main import VERBS, main
 
 SETTINGS = """
 [data]

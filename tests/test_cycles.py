@@ -9,15 +9,15 @@ from members import neural
 from torch.testing import assert_close
 
 import eosin
-from eosin.auditing.loops import repeating_tail
-from eosin.decoding.choice import Greedy
-from eosin.models.dynamics import dynamics_of
+from eosin.decoding.loops import repeating_tail
+from eosin.decoding.samplers import Greedy
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES
+from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.theory.cycles import ROUNDING, SAFETY, Cycle, check, norm_bound
-from eosin.theory.cycles import certify as certify_with
-from eosin.theory.expansion import Expansion
+from eosin.proofs.cycles import ROUNDING, SAFETY, Cycle, check, norm_bound
+from eosin.proofs.cycles import certify as certify_with
+from eosin.proofs.dynamics import dynamics_of
+from eosin.proofs.expansion import Expansion
 
 RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
 VOCAB, EOS, STEPS = 40, 3, 200

@@ -11,15 +11,15 @@ from test_cli import SETTINGS, files, run
 from texts import real_sentences, small_corpus, write_lines
 
 import eosin
-from eosin.auditing.loops import Tail
 from eosin.causes import Cause
+from eosin.cli.decode import abridged, displayed
+from eosin.cli.terminal import printable
+from eosin.cli.trace import outcome
+from eosin.data.prompts import as_contexts
+from eosin.decoding.loops import Tail
 from eosin.decoding.trace import Step, Trace
-from eosin.interfaces import Completion
-from eosin.text.prompts import as_contexts
+from eosin.outcome import Completion
 from eosin.training.run import corpus_of
-from eosin.verbs.decode import abridged, displayed
-from eosin.verbs.terminal import printable
-from eosin.verbs.trace import outcome
 
 RED = "\x1b[31mred"
 """A word that would colour the terminal."""

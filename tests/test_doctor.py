@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 import tokenizers  # noqa: E402
 from tokenizers import models, pre_tokenizers, processors  # noqa: E402
 
-from eosin.cli import main  # noqa: E402
+from eosin.cli.main import main  # noqa: E402
 from eosin.hub.doctor import CHECKS, Finding, Patient, examine, open_patient  # noqa: E402
 
 WORDS = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "user", "assistant", "hello", "xyzzy", "a", "b", "<unk>"]

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from members import neural
 from torch.testing import assert_close
 
-from eosin.models.language_model import CORES
+from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.theory.expansion import Expansion, curvature
+from eosin.proofs.expansion import Expansion, curvature
 
 RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
 WIDTH = 6

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import eosin
 from eosin.decoding.floor import Floor
 from eosin.logits import as_logits
-from eosin.theory.constructions import Coin, Loop, theorem_3_4
+from eosin.proofs.constructions import Coin, Loop, theorem_3_4
 
 
 def probs(logits):

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 from test_doctor import WORDS, tokenizer  # noqa: E402
 
 import eosin  # noqa: E402
-from eosin.cli import main  # noqa: E402
+from eosin.cli.main import main  # noqa: E402
 
 POSITIONS = 64
 

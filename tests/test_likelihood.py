@@ -10,7 +10,7 @@ from members import EOS, NEURAL, Specimen, prefixes
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eosin.models.likelihood import BLOCK, by_block, log_softmax_at
+from eosin.models.loss import BLOCK, by_block, log_softmax_at
 
 VOCABULARIES = [2, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]
 

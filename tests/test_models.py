@@ -7,9 +7,9 @@ import torch
 from members import EOS, NEURAL, VOCAB, Specimen, neural, prefixes
 from torch.testing import assert_close
 
-from eosin.decoding.next_token import Workspace, survey
+from eosin.decoding.distribution import Workspace, survey
 from eosin.logits import as_logits
-from eosin.models.language_model import CORES
+from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import TanhRNN
 
 

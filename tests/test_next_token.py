@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from eosin.decoding.next_token import BLOCK, NextToken, Workspace, largest, survey
+from eosin.decoding.distribution import BLOCK, NextToken, Workspace, largest, survey
 from eosin.logits import Dense, Factored, Rewritten
 
 

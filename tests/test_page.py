@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_report import L, record
 
 from eosin.causes import Cause
-from eosin.cli import main
+from eosin.cli.main import main
 from eosin.report import charts
 from eosin.report.audits import percent
 from eosin.report.charts import curve

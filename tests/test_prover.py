@@ -11,19 +11,19 @@ from members import MODELS, RULES, VOCAB, Specimen, fits, neural, prefixes
 from torch import Tensor
 
 import eosin
-from eosin.auditing.loops import primitive, rotated
-from eosin.auditing.prover import CERTIFIED, RECURRENCE
 from eosin.causes import Cause
-from eosin.decoding.choice import Greedy, Sampler
-from eosin.decoding.next_token import Workspace, survey
-from eosin.decoding.steadiness import is_steady
+from eosin.decoding.batch_invariance import is_steady
+from eosin.decoding.distribution import Workspace, survey
+from eosin.decoding.loops import primitive, rotated
+from eosin.decoding.samplers import Greedy, Sampler
 from eosin.decoding.truncation import Consistent, Nucleus, TopK
 from eosin.logits import Dense
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES
+from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
+from eosin.proofs.constructions import Coin, Loop
+from eosin.proofs.prover import CERTIFIED, RECURRENCE
 from eosin.states import PairState, TensorState
-from eosin.theory.constructions import Coin, Loop
 
 RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
 STEPS = 150

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eosin.auditing.record import (
+from eosin.causes import Cause
+from eosin.errors import BadInput
+from eosin.records.record import (
     SMALLEST_HASHES,
     Counts,
     LoopCount,
@@ -21,8 +23,6 @@ from eosin.auditing.record import (
     pooled,
     read_records,
 )
-from eosin.causes import Cause
-from eosin.errors import BadInput
 
 
 def counts_of(outcomes: list[tuple[int, str]], start: int = 0, weighted: bool = False) -> Counts:

@@ -25,19 +25,19 @@ from test_record import counts_of
 from texts import real_sentences, write_lines
 
 import eosin
-from eosin.auditing.record import Record, read_records
-from eosin.auditing.termination import survivors
 from eosin.causes import Cause
-from eosin.cli import main
+from eosin.cli.main import main
 from eosin.errors import BadInput
+from eosin.proofs.constructions import Coin, Loop
+from eosin.records.reading import Filed, load_records
+from eosin.records.record import Record, read_records
+from eosin.records.statistics import survivors
 from eosin.report.audits import at_limits, by_decoder, histogram, identities, quantiles, survival
 from eosin.report.comparison import paired
 from eosin.report.initialisations import across_models, common_name
 from eosin.report.overview import page_of
-from eosin.report.reading import Filed, load_records
 from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, as_text, printable
 from eosin.report.verdict import verdict
-from eosin.theory.constructions import Coin, Loop
 
 L = 30
 SPECIAL = "\\|&%$#_{}~^<>[]*`!±\n\r\t\x1b\x00\u202e\ud800,;\"' -"
@@ -578,7 +578,7 @@ def test_how_many_contexts(capsys: pytest.CaptureFixture[str]):
     assert run("report", "--contexts-for", "0.01") == 0
     assert capsys.readouterr().out.startswith("299 contexts, all of which end, show with 95% confidence")
     assert run("report", "--contexts-for", "0.01", "--half-width", "0.005", "--json") == 0
-    from eosin.auditing.termination import contexts_for_width
+    from eosin.records.statistics import contexts_for_width
 
     wanted = {"contexts": {"below": 299, "within": contexts_for_width(0.01, 0.005)}}
     assert json.loads(capsys.readouterr().out) == wanted
@@ -671,7 +671,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Absent())
-from eosin.cli import main
+from eosin.cli.main import main
 main()
 """
 

@@ -24,15 +24,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import real_sentences, write_lines
 
-from eosin.auditing.record import Counts, Record, read_records
-from eosin.cli import main
+from eosin.cli.main import main
+from eosin.data.sources import CONTEXTS
+from eosin.data.tokenizer import Tokenizer
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.trace import trace
 from eosin.errors import BadInput
-from eosin.report.tables import Table
-from eosin.reproduction import figures, tables
-from eosin.reproduction.exhibits import FOLDER, exhibit_names, load_exhibit
-from eosin.reproduction.pieces import (
+from eosin.paper import figures, tables
+from eosin.paper.execution import Workshop, check_work, in_words, threads_before
+from eosin.paper.exhibits import FOLDER, exhibit_names, load_exhibit
+from eosin.paper.plan import (
     TRACED,
     Audit,
     Bundled,
@@ -44,13 +45,12 @@ from eosin.reproduction.pieces import (
     gathered,
     unique,
 )
-from eosin.reproduction.presets import load_preset, preset_names
-from eosin.reproduction.rendering import Shown, baseline_records, page, verdict, write_plan
-from eosin.reproduction.results import PIECES, Results
-from eosin.reproduction.work import Workshop, check_work, in_words, threads_before
-from eosin.text.sources import CONTEXTS
-from eosin.text.tokenization import Tokenizer
-from eosin.theory.constructions import Loop, Script
+from eosin.paper.presets import load_preset, preset_names
+from eosin.paper.rendering import Shown, baseline_records, page, verdict, write_plan
+from eosin.paper.results import PIECES, Results
+from eosin.proofs.constructions import Loop, Script
+from eosin.records.record import Counts, Record, read_records
+from eosin.report.tables import Table
 from eosin.training.loop import Stopped
 from eosin.training.run import corpus_of
 
@@ -338,7 +338,7 @@ def test_tables_say_what_the_records_say(done: tuple[Path, Path]):
 BLOCKED = """
 import sys
 for name in ("torch", "numpy", "matplotlib"): sys.modules[name] = None
-from eosin.cli import main
+from eosin.cli.main import main
 main(sys.argv[1:])
 """
 
@@ -812,8 +812,8 @@ def test_somebody_else_s_files_are_left_alone(tmp_path: Path, capsys: pytest.Cap
 def test_what_another_process_finished_meanwhile_is_not_done_again(
     done: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from eosin.reproduction.results import locked
-    from eosin.verbs import reproduce as verb
+    from eosin.cli import reproduce as verb
+    from eosin.paper.results import locked
 
     chosen, finished = done
     out = tmp_path / "out"
@@ -933,7 +933,7 @@ def test_a_reproduction_that_contradicts_a_claim_has_failed(tmp_path: Path, caps
 
 
 def test_a_signal_to_end_is_heard_while_auditing(tmp_path: Path):
-    from eosin.reproduction.work import Workshop
+    from eosin.paper.execution import Workshop
     from eosin.training.loop import Stopped
 
     chosen, out = preset(tmp_path, "lengths"), tmp_path / "out"
@@ -1068,7 +1068,7 @@ def test_a_damaged_plan_is_one_line(line: str, tmp_path: Path, capsys: pytest.Ca
 def test_a_missing_extra_is_named_before_anything_is_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("eosin.verbs.reproduce.find_spec", lambda name: None)
+    monkeypatch.setattr("eosin.cli.reproduce.find_spec", lambda name: None)
     assert "pip install 'eosin[report]'" in refused(capsys, preset(tmp_path, "table-3-word"), "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -1134,7 +1134,7 @@ def test_a_full_disk_is_one_line_and_what_is_finished_stays(tmp_path: Path):
 
 
 def test_two_at_once_are_refused(done: tuple[Path, Path], capsys: pytest.CaptureFixture[str]):
-    from eosin.reproduction.results import locked
+    from eosin.paper.results import locked
 
     chosen, out = done
     (out / "report.html").unlink()

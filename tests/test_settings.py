@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import small_corpus
 
+from eosin.data.corpus import Recipe
 from eosin.errors import BadInput
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES
+from eosin.models.neural_lm import CORES
 from eosin.settings import read_toml, resolved_kind, to_toml
-from eosin.text.corpus import Recipe
 from eosin.training.config import Config, Training, merged, override, read_settings, runs_of
 
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).parent.parent / "src" / "eosin" / "configs"
 SMALLEST = {"core": {"kind": "tanh"}, "head": {"kind": "softmax"}}
 PLAIN = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"))

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 transformers = pytest.importorskip("transformers")
 
 import eosin  # noqa: E402
-from eosin.cli import main  # noqa: E402
+from eosin.cli.main import main  # noqa: E402
 from eosin.hub import CausalLM, TerminationFloor, consistent, self_terminating  # noqa: E402
 from eosin.hub.loading import Words, load_causal  # noqa: E402
 

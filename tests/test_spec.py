@@ -7,8 +7,8 @@ from members import DECODERS
 
 import eosin
 from eosin.decoding.beam import Beam
-from eosin.decoding.choice import Greedy, Sampler
 from eosin.decoding.decode import as_decoder
+from eosin.decoding.samplers import Greedy, Sampler
 from eosin.decoding.spec import NAMES
 from eosin.decoding.truncation import TRUNCATIONS, Consistent, Nucleus, TopK, TopNSigma, shortest
 

@@ -10,11 +10,11 @@ import torch
 from members import neural, prefixes
 
 import eosin
-from eosin.auditing.certificates import beside, read_certificates
+from eosin.guarantees.certificate import certify, floor_for_budget, log_survival
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES
-from eosin.theory.certificate import certify, floor_for_budget, log_survival
-from eosin.theory.cycles import norm_bound
+from eosin.models.neural_lm import CORES
+from eosin.proofs.cycles import norm_bound
+from eosin.proofs.saved_cycles import beside, read_certificates
 
 
 @contextmanager

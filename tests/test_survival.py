@@ -11,12 +11,12 @@ from torch import Tensor
 
 import eosin
 from eosin.auditing.tally import reported
-from eosin.auditing.termination import Estimate, Ratio
+from eosin.decoding.loop import Context, unroll
 from eosin.decoding.survival import LEAST_WEIGHT, Survival, roulette
-from eosin.decoding.unroll import Context, unroll
 from eosin.errors import BadInput
+from eosin.proofs.constructions import Coin
+from eosin.records.statistics import Estimate, Ratio
 from eosin.states import TensorState
-from eosin.theory.constructions import Coin
 
 
 class Regimes:
@@ -135,7 +135,7 @@ def test_the_roulette_changes_nothing_on_average(weight: float, least: float):
 
 
 def test_shards_of_estimates_add_up(monkeypatch: pytest.MonkeyPatch):
-    from eosin.auditing import run
+    from eosin.auditing import audit as run
 
     whole = eosin.audit(MODEL, [[1]] * 50, ["ancestral"], max_steps=30, survival=True).by_decoder["ancestral"].counts
     monkeypatch.setattr(run, "SHARD", 7)

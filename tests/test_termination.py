@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eosin.auditing.termination import (
+from eosin.errors import BadInput
+from eosin.records.statistics import (
     Estimate,
     Ratio,
     across_initialisations,
@@ -23,7 +24,6 @@ from eosin.auditing.termination import (
     survival_curve,
     survivors,
 )
-from eosin.errors import BadInput
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 60), st.integers(1, 9), max_size=8)
 

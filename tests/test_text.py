@@ -16,12 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import real_sentences, small_corpus, write_lines
 
-from eosin.errors import BadInput
-from eosin.text.batching import gather, in_order, shuffled
-from eosin.text.corpus import Recipe, load_corpus
-from eosin.text.preparation import open_corpus, prepare
-from eosin.text.sources import BUNDLED, HELD_OUT, SPLITS, is_heading, open_source
-from eosin.text.tokenization import (
+from eosin.data.batches import gather, in_order, shuffled
+from eosin.data.corpus import Recipe, load_corpus
+from eosin.data.preparation import open_corpus, prepare
+from eosin.data.sources import BUNDLED, HELD_OUT, SPLITS, is_heading, open_source
+from eosin.data.tokenizer import (
     BOS_ID,
     EOS,
     EOS_ID,
@@ -33,6 +32,7 @@ from eosin.text.tokenization import (
     bpe_tokenizer,
     word_tokenizer,
 )
+from eosin.errors import BadInput
 
 SENTENCES = real_sentences(300)
 KINDS = pytest.mark.parametrize("tokens", list(TOKENIZATIONS))
@@ -224,7 +224,7 @@ def test_bpe_has_the_size_that_was_asked_for(size: int):
 def test_a_tokenizer_is_the_same_in_every_process(tmp_path: Path):
     write_lines(tmp_path / "text.txt", SENTENCES)
     script = (
-        "from pathlib import Path; from eosin.text.corpus import Recipe; from eosin.text.preparation import prepare;"
+        "from pathlib import Path; from eosin.data.corpus import Recipe; from eosin.data.preparation import prepare;"
         "[prepare(Recipe('text.txt', t), Path(str(i) + t)) for t in ('word', 'bpe') for i in range(2)]"
     )
     for seed in ("1", "2"):

@@ -7,12 +7,12 @@ import torch
 from members import RULES, neural, prefixes
 
 import eosin
-from eosin.decoding.next_token import Workspace, survey
+from eosin.decoding.distribution import Workspace, survey
 from eosin.decoding.truncation import TRUNCATIONS
 from eosin.logits import as_logits
-from eosin.models.language_model import CORES
+from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import TanhRNN
-from eosin.theory.constructions import Coin, Loop, Script, theorem_3_4
+from eosin.proofs.constructions import Coin, Loop, Script, theorem_3_4
 
 BOUNDED = ["self-terminating", "non-monotonic"]
 

@@ -11,10 +11,10 @@ from naive import at_temperature, distributions, kept_set
 from test_next_token import surveyed
 
 import eosin
-from eosin.decoding.next_token import BLOCK
+from eosin.decoding.distribution import BLOCK
 from eosin.decoding.spec import parse_decoder
+from eosin.proofs.constructions import Loop, Script, theorem_3_4
 from eosin.states import TensorState
-from eosin.theory.constructions import Loop, Script, theorem_3_4
 
 PREFIXES = [[1, 2, 5], [6], [4, 4], [0, 1, 2], [5]]
 SMALL = [spec for spec in DECODERS if fits(spec, VOCAB)]

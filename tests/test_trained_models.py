@@ -13,14 +13,14 @@ import torch
 from texts import write_lines
 
 import eosin
-from eosin.auditing.certificates import beside, read_certificates
-from eosin.auditing.drift import MOVES
 from eosin.causes import Cause
-from eosin.models.language_model import CORES
+from eosin.data.corpus import Recipe
+from eosin.data.preparation import prepare
+from eosin.data.sources import open_source
+from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.text.corpus import Recipe
-from eosin.text.preparation import prepare
-from eosin.text.sources import open_source
+from eosin.proofs.drift import MOVES
+from eosin.proofs.saved_cycles import beside, read_certificates
 from eosin.training.config import Config
 from eosin.training.loop import train
 

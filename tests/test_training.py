@@ -19,15 +19,15 @@ from torch.testing import assert_close
 
 import eosin
 from eosin import devices
-from eosin.auditing.quality import Likelihood, evaluate, negative_log_likelihood
+from eosin.data.batches import gather, in_order
+from eosin.data.corpus import Corpus
+from eosin.data.tokenizer import Tokenizer
 from eosin.errors import BadInput
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES
-from eosin.tensor_files import load_tensors, save_tensors
-from eosin.text.batching import gather, in_order
-from eosin.text.corpus import Corpus
-from eosin.text.tokenization import Tokenizer
+from eosin.models.neural_lm import CORES
+from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.config import Config
+from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
 from eosin.training.loop import Stopped, train
 from eosin.training.memory import keeping_memory
 from eosin.training.run import RESUME, corpus_of
@@ -364,7 +364,7 @@ def test_a_run_that_was_stopped_goes_on(corpus: Corpus, tmp_path: Path, after: i
 
 CHILD = """
 import os, pathlib, signal, sys
-from eosin import cli
+from eosin.cli import main as cli
 from eosin.training import events, loop, trainer
 
 def die():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from members import RULES, fits
 from test_next_token import surveyed
 
-from eosin.decoding.choice import draw
+from eosin.decoding.samplers import draw
 from eosin.decoding.truncation import (
     FEW,
     TRUNCATIONS,

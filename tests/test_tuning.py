@@ -18,11 +18,11 @@ import tokenizers  # noqa: E402
 from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: E402
 
 import eosin  # noqa: E402
-from eosin.auditing.quality import evaluate  # noqa: E402
-from eosin.cli import main  # noqa: E402
+from eosin.cli.main import main  # noqa: E402
+from eosin.data.corpus import Corpus  # noqa: E402
 from eosin.errors import BadInput  # noqa: E402
 from eosin.hub.tuning import Tuning, load_tuned  # noqa: E402
-from eosin.text.corpus import Corpus  # noqa: E402
+from eosin.training.evaluation import evaluate  # noqa: E402
 from eosin.training.loop import Stopped, train  # noqa: E402
 
 END, CONTEXT = "<|endoftext|>", 10
@@ -250,7 +250,7 @@ def test_a_fine_tuned_run_is_audited_as_any_other(
 
 @pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not beside this checkout")
 def test_the_papers_numbers_of_gpt2_are_the_papers():
-    from eosin.reproduction.exhibits import load_exhibit
+    from eosin.paper.exhibits import load_exhibit
 
     found = re.findall(r"GPT2-117M(?: ST)?\s*& ([\d.]+) & ([\d.]+)", PAPER.read_text(encoding="utf-8"))
     ours = [each.paper for each in load_exhibit("table-4").models if each.paper]

@@ -9,9 +9,9 @@ from naive import beam_one, decode_one
 from torch.testing import assert_close
 
 import eosin
-from eosin.decoding.next_token import Workspace, survey
-from eosin.decoding.unroll import BATCH_MULTIPLE, SMALLEST_BATCH
-from eosin.theory.constructions import Coin, Loop, Script
+from eosin.decoding.distribution import Workspace, survey
+from eosin.decoding.loop import BATCH_MULTIPLE, SMALLEST_BATCH
+from eosin.proofs.constructions import Coin, Loop, Script
 
 SMALL = [spec for spec in DECODERS if fits(spec, VOCAB)]
 PREFIXES = [[1, 2, 5], [6], [4, 4], [0, 1, 2], [5], [2, 6], [1, 1, 1], [0, 5]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from eosin.text.corpus import Corpus, Recipe
-from eosin.text.preparation import prepare
-from eosin.text.sources import BUNDLED, open_source
+from eosin.data.corpus import Corpus, Recipe
+from eosin.data.preparation import prepare
+from eosin.data.sources import BUNDLED, open_source
 
 
 def real_sentences(count: int, split: str = "valid") -> list[str]:

@@ -6,36 +6,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eosin.auditing.run import audit as audit
+    from eosin.auditing.audit import audit as audit
+    from eosin.data.corpus import load_corpus as load_corpus
     from eosin.decoding.decode import decode as decode
     from eosin.decoding.floor import Floor as Floor
     from eosin.decoding.spec import parse_decoder as parse_decoder
     from eosin.decoding.trace import Trace as Trace
     from eosin.decoding.trace import trace as trace
-    from eosin.interfaces import Completions as Completions
+    from eosin.guarantees.certificate import certify as certify
     from eosin.models.checkpoint import load as load
     from eosin.models.heads import HEADS as HEADS
-    from eosin.models.language_model import CORES as CORES
-    from eosin.models.language_model import NeuralLM as NeuralLM
-    from eosin.text.corpus import load_corpus as load_corpus
-    from eosin.theory.certificate import certify as certify
+    from eosin.models.neural_lm import CORES as CORES
+    from eosin.models.neural_lm import NeuralLM as NeuralLM
+    from eosin.outcome import Completions as Completions
 
 __version__ = "0.2.0.dev0"
 
 # imported when first asked for: a table can be printed on a laptop without torch
 _HOME = {
-    "audit": "eosin.auditing.run",
-    "certify": "eosin.theory.certificate",
+    "audit": "eosin.auditing.audit",
+    "certify": "eosin.guarantees.certificate",
     "decode": "eosin.decoding.decode",
     "Floor": "eosin.decoding.floor",
     "parse_decoder": "eosin.decoding.spec",
     "trace": "eosin.decoding.trace",
     "Trace": "eosin.decoding.trace",
-    "Completions": "eosin.interfaces",
+    "Completions": "eosin.outcome",
     "load": "eosin.loading",
-    "load_corpus": "eosin.text.corpus",
-    "NeuralLM": "eosin.models.language_model",
-    "CORES": "eosin.models.language_model",
+    "load_corpus": "eosin.data.corpus",
+    "NeuralLM": "eosin.models.neural_lm",
+    "CORES": "eosin.models.neural_lm",
     "HEADS": "eosin.models.heads",
 }
 __all__ = ["__version__", *_HOME]

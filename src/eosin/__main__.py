@@ -1,6 +1,6 @@
 """`python -m eosin` is the command `eosin`."""
 
-from eosin.cli import main
+from eosin.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from eosin.interfaces import Rows, State
+from eosin.contracts import Rows, State
 
 
 @dataclass(frozen=True)

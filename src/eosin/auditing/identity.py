@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eosin.decoding.choice import LeftToRight
+from eosin.contracts import Generative, Prefix, Token, Uniforms
 from eosin.decoding.decode import completed
-from eosin.decoding.next_token import NextToken
-from eosin.interfaces import Generative, Prefix, Token, Uniforms
-from eosin.tensor_files import digest_of
+from eosin.decoding.distribution import NextToken
+from eosin.decoding.samplers import LeftToRight
+from eosin.storage.tensors import digest_of
 
 DIGITS = 16
 """Hexadecimal digits of a digest that are written down."""

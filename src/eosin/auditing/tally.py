@@ -9,10 +9,10 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Int
 
-from eosin.auditing.loops import Tail, onset_of, repeating_tail, rotated
-from eosin.auditing.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, Outcomes, Spread, Weights
 from eosin.causes import Cause
-from eosin.interfaces import Completion
+from eosin.decoding.loops import Tail, onset_of, repeating_tail, rotated
+from eosin.outcome import Completion
+from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, Outcomes, Spread, Weights
 
 Tokens = Int[np.ndarray, " length"]
 MOST_EXAMPLES = 16

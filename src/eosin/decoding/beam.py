@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from eosin.decoding.next_token import NextToken, largest
-from eosin.decoding.table import Table, UnderWay, cause_of, written
+from eosin.contracts import EosIds, Rows, Token
+from eosin.decoding.distribution import NextToken, largest
+from eosin.decoding.search_state import Table, UnderWay, cause_of, written
 from eosin.errors import BadInput
-from eosin.interfaces import Completion, EosIds, Rows, Token
-from eosin.promises import LogOdds, leads
+from eosin.log_odds import LogOdds, leads
+from eosin.outcome import Completion
 
 WIDEST = 1_000_000
 

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eosin.contracts import Decoder, Generative
+from eosin.decoding.loop import Context, unroll, usual_pool
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.stopping import Stop
-from eosin.decoding.unroll import Context, unroll, usual_pool
 from eosin.errors import BadInput
-from eosin.interfaces import Completion, Completions, Decoder, Generative
+from eosin.outcome import Completion, Completions
 
 
 def decode(

@@ -18,11 +18,11 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eosin.contracts import Generative, Prefix, Token, Tokens
+from eosin.decoding.loop import usual_pool
 from eosin.decoding.scoring import score_by_steps
-from eosin.decoding.unroll import usual_pool
-from eosin.interfaces import Generative, Prefix, Token, Tokens
+from eosin.log_odds import Promise, promise_of, tempered
 from eosin.logits import Logits, Rewritten, as_logits, log1mexp, log_odds_of_eos
-from eosin.promises import Promise, promise_of, tempered
 from eosin.states import PairState, TensorState
 
 

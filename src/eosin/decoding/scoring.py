@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eosin.interfaces import Generative, Prefix, Token, Tokens
+from eosin.contracts import Generative, Prefix, Token, Tokens
 from eosin.logits import Logits, as_logits
 
 

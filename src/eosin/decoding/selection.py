@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eosin.decoding.next_token import NextToken, in_order
+from eosin.decoding.distribution import NextToken, in_order
 
 BINS = 1024
 SPAN = 24.0

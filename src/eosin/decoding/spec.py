@@ -10,11 +10,11 @@ import re
 from difflib import get_close_matches
 from typing import Any
 
+from eosin.contracts import Decoder, Truncation
 from eosin.decoding.beam import Beam
-from eosin.decoding.choice import Greedy, Sampler
+from eosin.decoding.samplers import Greedy, Sampler
 from eosin.decoding.truncation import TRUNCATIONS, Consistent
 from eosin.errors import BadInput
-from eosin.interfaces import Decoder, Truncation
 
 CONSISTENT = "consistent-"
 NAMES = ("greedy", "ancestral", "beam", *TRUNCATIONS, *(CONSISTENT + name for name in TRUNCATIONS))

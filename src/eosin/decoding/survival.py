@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from eosin.decoding.choice import Sampler
-from eosin.decoding.next_token import NextToken
-from eosin.decoding.table import written
-from eosin.decoding.unroll import Paths, PathTable
+from eosin.contracts import EosIds, Rows, Token, Uniforms
+from eosin.decoding.distribution import NextToken
+from eosin.decoding.loop import Paths, PathTable
+from eosin.decoding.samplers import Sampler
+from eosin.decoding.search_state import written
 from eosin.errors import BadInput
-from eosin.interfaces import EosIds, Rows, Token, Uniforms
 
 LEAST_WEIGHT = 1e-4
 """Below this a path is put to the roulette: about the ratios that this is for. Paths without eos are long, so where

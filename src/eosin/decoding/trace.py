@@ -18,12 +18,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from eosin.causes import Cause
-from eosin.decoding.choice import LeftToRight
+from eosin.contracts import Decoder, Generative, Token, Uniforms
 from eosin.decoding.decode import as_decoder, completed
-from eosin.decoding.next_token import NextToken
+from eosin.decoding.distribution import NextToken
+from eosin.decoding.samplers import LeftToRight
 from eosin.decoding.stopping import Stop
 from eosin.errors import BadInput
-from eosin.interfaces import Decoder, Generative, Token, Uniforms
 
 MODEL = "the model"
 """Named where eos has probability zero: no rule could have kept it."""

@@ -28,11 +28,11 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 from torch.nn import functional
 
-from eosin.decoding.next_token import LARGEST_TIE, NextToken, Ranked
+from eosin.contracts import EosIds, Truncation
+from eosin.decoding.distribution import LARGEST_TIE, NextToken, Ranked
 from eosin.decoding.selection import Line, Order, by_probability, line_where
 from eosin.errors import BadInput
-from eosin.interfaces import EosIds, Truncation
-from eosin.promises import LogOdds, leads, nothing, passed_on
+from eosin.log_odds import LogOdds, leads, nothing, passed_on
 
 SURE = 2 * LARGEST_TIE
 """A promise or a proof must exceed a bound by this much: by a tie, and by what rounding can take from a sum."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.cache_utils import DynamicLayer
 
-from eosin.interfaces import Rows
+from eosin.contracts import Rows
 
 ROOM = 64
 """Tokens that keys and values get room for at a time."""

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from eosin.contracts import Prefix, Token, Tokens
 from eosin.errors import BadInput
 from eosin.hub.cache import Cached, is_plain, shell
 from eosin.hub.norms import least_log_odds
-from eosin.interfaces import Prefix, Token, Tokens
-from eosin.promises import Promise
+from eosin.log_odds import Promise
 
 
 def exact(logits: Tensor) -> Tensor:

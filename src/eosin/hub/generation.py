@@ -21,8 +21,8 @@ from transformers.generation import logits_process as warpers
 from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
 
 from eosin.errors import BadInput
+from eosin.guarantees.certificate import floor_for_budget
 from eosin.logits import rewrite_eos
-from eosin.theory.certificate import floor_for_budget
 
 TRUNCATING = (
     warpers.TopKLogitsWarper,

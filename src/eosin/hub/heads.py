@@ -30,8 +30,8 @@ from transformers.generation.utils import GenerationMixin
 
 from eosin.errors import BadInput
 from eosin.hub.endings import as_ids
+from eosin.log_odds import Promise, tempered
 from eosin.logits import log_odds_of_eos, rewrite_eos
-from eosin.promises import Promise, tempered
 
 IGNORED = -100
 """The label of a token that does not count."""

@@ -24,20 +24,20 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from eosin.auditing.quality import Likelihood, evaluate
+from eosin.contracts import Rows
+from eosin.data.batches import Batch, Plan, gather, shuffled
+from eosin.data.corpus import OF_MODEL, Corpus, Recipe
+from eosin.data.layout import Layout
+from eosin.data.preparation import open_corpus
+from eosin.data.tokenizer import Tokenizer
 from eosin.errors import BadInput
-from eosin.files import PARTIAL
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.heads import self_terminating
 from eosin.hub.loading import Words, load_causal, load_words
-from eosin.interfaces import Rows
 from eosin.models.checkpoint import CONFIG, WEIGHTS, restored
 from eosin.settings import Table, build, build_kind, check_known, read_toml, resolved_kind
-from eosin.text.batching import Batch, Plan, gather, shuffled
-from eosin.text.corpus import OF_MODEL, Corpus, Recipe
-from eosin.text.layout import Layout
-from eosin.text.preparation import open_corpus
-from eosin.text.tokenization import Tokenizer
+from eosin.storage.files import PARTIAL
+from eosin.training.evaluation import Likelihood, evaluate
 from eosin.training.trainer import Trainer, derived_seed
 
 SECTIONS = ("data", "pretrained", "head", "training")

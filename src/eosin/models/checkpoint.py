@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from eosin.errors import BadInput
-from eosin.files import BUNDLED_RUNS
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES, NeuralLM
+from eosin.models.neural_lm import CORES, NeuralLM
 from eosin.settings import Table, build, build_kind, read_toml, resolved, resolved_kind, section
-from eosin.tensor_files import load_tensors, save_tensors
+from eosin.storage.files import BUNDLED_RUNS
+from eosin.storage.tensors import load_tensors, save_tensors
 
 CONFIG, WEIGHTS = "config.toml", "weights.safetensors"
 SECTIONS = ("core", "head", "output")

@@ -21,7 +21,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eosin.interfaces import EosLogits, LogSurvival
+from eosin.contracts import EosLogits, LogSurvival
 from eosin.states import TensorState
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eosin.interfaces import Rows
+from eosin.contracts import Rows
 from eosin.models.dropout import dropout
 from eosin.states import same_rows
 

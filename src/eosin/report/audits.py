@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from eosin.auditing.record import LoopCount, Record
-from eosin.auditing.termination import Estimate, Ratio
 from eosin.causes import Cause
 from eosin.errors import BadInput
+from eosin.records.record import LoopCount, Record
+from eosin.records.statistics import Estimate, Ratio
 from eosin.report.tables import Column, Table, Value, one_decimal, three_digits, two_decimals, whole
 
 Signature = Mapping[str, Any]

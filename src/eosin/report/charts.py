@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eosin.auditing.record import Record
+from eosin.records.record import Record
 from eosin.report.audits import facts, percent, percent_interval, ratio_of, told_apart
 
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")

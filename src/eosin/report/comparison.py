@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from eosin.auditing.record import Record
-from eosin.auditing.termination import Comparison, compare
 from eosin.errors import BadInput
-from eosin.report.reading import Filed
+from eosin.records.reading import Filed
+from eosin.records.record import Record
+from eosin.records.statistics import Comparison, compare
 from eosin.report.tables import Column, Table
 from eosin.settings import check_known
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eosin.auditing.record import Record
-from eosin.auditing.termination import across_initialisations
+from eosin.records.record import Record
+from eosin.records.statistics import across_initialisations
 from eosin.report.audits import facts, in_common, percent, ratio_of, titled, told_apart
 from eosin.report.tables import Column, Table, Value
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eosin.auditing.record import Record
 from eosin.errors import BadInput
+from eosin.records.record import Record
 from eosin.report.audits import by_decoder, in_common, loops, quantiles, titled
 from eosin.report.charts import ratio_chart, survival_charts
 from eosin.report.completions import sampled

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from eosin.auditing.record import Record
 from eosin.causes import Cause
+from eosin.records.record import Record
 from eosin.report.audits import facts, percent, percent_interval, ratio_of
 from eosin.report.page import Said
 

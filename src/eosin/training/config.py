@@ -21,15 +21,15 @@ from typing import Any, ClassVar
 
 import torch
 
+from eosin.data.corpus import Corpus, Recipe
+from eosin.data.preparation import open_corpus
+from eosin.data.sources import SPLITS
+from eosin.data.tokenizer import EOS_ID, PAPER_BPE
 from eosin.errors import BadInput
 from eosin.models.checkpoint import Architecture
 from eosin.models.heads import HEADS
-from eosin.models.language_model import CORES
+from eosin.models.neural_lm import CORES
 from eosin.settings import Table, assigned, build, check_known, parameters, with_bases
-from eosin.text.corpus import Corpus, Recipe
-from eosin.text.preparation import open_corpus
-from eosin.text.sources import SPLITS
-from eosin.text.tokenization import EOS_ID, PAPER_BPE
 from eosin.training.trainer import Trainer
 
 SECTIONS = ("data", "core", "head", "output", "training")

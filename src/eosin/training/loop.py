@@ -12,13 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from tqdm import tqdm
 
-from eosin.auditing.quality import Likelihood
+from eosin.data.batches import Batch
+from eosin.data.corpus import Corpus
 from eosin.devices import choose_device, choose_precision, use_threads
 from eosin.errors import BadInput
 from eosin.models.checkpoint import restored, save_weights
 from eosin.settings import Table
-from eosin.text.batching import Batch
-from eosin.text.corpus import Corpus
+from eosin.training.evaluation import Likelihood
 from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
 from eosin.training.memory import keeping_memory
 from eosin.training.run import Run, open_run

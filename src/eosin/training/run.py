@@ -17,13 +17,13 @@ from typing import Any
 
 from torch import Tensor
 
+from eosin.data.corpus import Corpus, load_corpus
+from eosin.data.tokenizer import TOKENIZER, Tokenizer
 from eosin.errors import BadInput
-from eosin.files import PARTIAL, locked_file, write_text
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.settings import Table, read_toml, section, to_toml
-from eosin.tensor_files import load_tensors, save_tensors
-from eosin.text.corpus import Corpus, load_corpus
-from eosin.text.tokenization import TOKENIZER, Tokenizer
+from eosin.storage.files import PARTIAL, locked_file, write_text
+from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.events import LOG
 
 RESUME, CORPUS, LOCK = "resume.safetensors", "corpus.toml", "lock"

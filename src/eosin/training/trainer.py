@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from eosin.auditing.quality import Likelihood, evaluate, negative_log_likelihood
+from eosin.contracts import Rows
+from eosin.data.batches import Batch, Plan, gather, shuffled
+from eosin.data.corpus import Corpus
 from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
-from eosin.interfaces import Rows
 from eosin.models.checkpoint import copy_into
-from eosin.text.batching import Batch, Plan, gather, shuffled
-from eosin.text.corpus import Corpus
+from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

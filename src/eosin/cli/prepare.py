@@ -1,0 +1,99 @@
+"""eosin prepare"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from eosin.data.corpus import Corpus, Recipe
+from eosin.data.preparation import prepare
+from eosin.data.sources import BUNDLED
+from eosin.data.tokenizer import TOKENIZATIONS
+from eosin.errors import BadInput
+from eosin.paper.exhibits import load_exhibit
+from eosin.paper.plan import plain_settings
+from eosin.settings import build
+
+DESCRIPTION = """Without a source: the paper's two datasets, word and BPE, from the bundled WikiText-2, in data/.
+
+examples:
+  eosin prepare
+  eosin prepare my-sentences.txt --tokenization word --out data/mine
+  eosin prepare wikitext-103/ --vocab-size 50000
+  eosin prepare novel.txt --sentences-by sentencizer"""
+
+SETTINGS = ("source", "tokenization", "vocab_size", "context", "sentences_by", "short", "unknown", "valid", "test")
+PAPER = {shown.label.lower(): shown.paper for shown in load_exhibit("statistics").models}
+"""The dataset statistics of the paper's appendix."""
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "source",
+        nargs="?",
+        help="wikitext-2-sentences or wikitext-2 (both bundled; NAME@8000 is the first 8000 sentences of "
+        "it, and 800 of valid and of test), a folder with wiki.{train,valid,test}.tokens or .raw, "
+        "or with {train,valid,test}.txt (each also as .xz), or a UTF-8 text file with a sentence a line, of which two "
+        "in twenty are held out for valid and test",
+    )
+    verb.add_argument("--tokenization", choices=list(TOKENIZATIONS), help="words, or byte-level BPE (default: bpe)")
+    verb.add_argument(
+        "--vocab-size", type=int, metavar="N", help="most entries (default: all words of train and valid; BPE 19483)"
+    )
+    verb.add_argument("--context", type=int, metavar="K", help="tokens in a context, the paper's k (default: 10)")
+    verb.add_argument(
+        "--sentences-by",
+        metavar="HOW",
+        help="a sequence is a line (default), or a sentence of a paragraph as found by: sentencizer, or a spaCy model",
+    )
+    verb.add_argument(
+        "--short",
+        choices=["auto", "pad", "drop"],
+        help="sequences of K tokens or fewer (default: auto: drop lines of the original WikiText, pad all else)",
+    )
+    verb.add_argument(
+        "--unknown",
+        choices=["keep", "drop"],
+        help="sequences in which the text itself says <unk> (default: keep; the paper's BPE dataset drops them)",
+    )
+    verb.add_argument("--valid", metavar="FILE", help="a text file for validation (with --test)")
+    verb.add_argument("--test", metavar="FILE", help="a text file for testing (with --valid)")
+    verb.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: a name under data/)")
+
+
+def run(options: argparse.Namespace) -> None:
+    given = {key: value for key in SETTINGS if (value := getattr(options, key)) is not None}
+    kinds = [given["tokenization"]] if "tokenization" in given else list(PAPER)
+    settings = [{}] if "source" in given else [plain_settings(f"{kind}-tanh-softmax")["data"] for kind in kinds]
+    if options.out and len(settings) > 1:
+        raise BadInput("--out names one corpus, but without a source there are two; add --tokenization")
+    recipes = [build(Recipe, {**each, **given}, "data") for each in settings]
+    prepared = {}
+    for recipe in recipes:
+        folder = options.out or recipe.folder
+        prepared[str(folder)] = prepare(recipe, folder)
+    if options.json:
+        print(json.dumps({folder: corpus.statistics for folder, corpus in prepared.items()}))
+    else:
+        print(statistics_table(prepared))
+
+
+def statistics_table(prepared: dict[str, Corpus]) -> str:
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for folder, corpus in prepared.items():
+        rows.append((folder, corpus.statistics))
+        if corpus.recipe.source == BUNDLED[0]:
+            rows.append(("  the paper's", PAPER[corpus.recipe.tokenization]))
+    wide = max(len(name) for name, _ in rows)
+    names = ("train", "valid", "test", "|V|", "avg. len", "longest", "<unk>", "dropped")
+    return "\n".join([" ".join([" " * wide, *(f"{name:>9}" for name in names)]), *(_row(*row, wide) for row in rows)])
+
+
+def _row(name: str, statistics: dict[str, Any], wide: int) -> str:
+    cells = [f"{statistics[key]:9,}" for key in ("train", "valid", "test", "vocabulary")]
+    cells.append(f"{statistics['average_length']:9.1f}")
+    if "longest" in statistics:
+        cells += [f"{statistics['longest']:9,}", f"{statistics['unknown']:9.1%}", f"{statistics['dropped']:9,}"]
+    return " ".join([f"{name:{wide}}", *cells])

@@ -1,0 +1,179 @@
+"""eosin report"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from eosin.errors import BadInput
+from eosin.records.reading import Filed, load_records
+from eosin.records.statistics import contexts_for_width, contexts_needed
+from eosin.report.audits import at_limits, by_decoder, histogram, loops, quantiles, survival
+from eosin.report.comparison import paired
+from eosin.report.initialisations import across_models, several
+from eosin.report.overview import page_of
+from eosin.report.tables import RENDERINGS, Table
+from eosin.storage.files import real, write_text
+
+DESCRIPTION = """RECORDS are files that `eosin audit` wrote, run directories, or folders of either. Nothing is decoded,
+and torch need not be installed. Without an option that names a table: the ratios by decoder, and if there are several
+models also their mean and standard deviation across initialisations.
+
+examples:
+  eosin report runs/lstm
+  eosin report runs --models --format latex --out table.tex
+  eosin report runs/lstm --at 100,500,1500
+  eosin report runs/lstm --compare nucleus:0.2 consistent-nucleus:0.2
+  eosin report runs/lstm runs/tanh --compare lstm:greedy tanh:greedy
+  eosin report runs/lstm --html report.html --completions completions.jsonl
+  eosin report --contexts-for 0.01 --half-width 0.005"""
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("records", nargs="*", metavar="RECORDS", help=".jsonl files, run directories or folders")
+    verb.add_argument("--models", action="store_true", help="models by decoders, across initialisations")
+    verb.add_argument("--at", type=limits, metavar="L,...", help="the ratio at other limits, up to the audit's own")
+    verb.add_argument("--survival", action="store_true", help="the share that has not ended after each step")
+    verb.add_argument("--lengths", action="store_true", help="quantiles and a histogram of the lengths")
+    verb.add_argument("--loops", action="store_true", help="the loops, what was proved of them and what moves in them")
+    verb.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("FIRST", "SECOND"),
+        help="pair two audits of the same contexts and test the difference; each is a decoder, or where several audits "
+        "have it RUN:decoder or FILE:decoder",
+    )
+    verb.add_argument(
+        "--contexts-for", type=share, metavar="RATIO", help="how many contexts it takes to show this ratio"
+    )
+    verb.add_argument(
+        "--half-width", type=share, metavar="SHARE", help="... and to know it up to this (--contexts-for)"
+    )
+    verb.add_argument("--html", type=Path, metavar="FILE", help="a page with all of it, to open in a browser")
+    verb.add_argument(
+        "--completions",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="files of eosin audit --completions: a sample of them is shown on the page (--html)",
+    )
+    verb.add_argument(
+        "--traces", nargs="+", type=Path, default=[], metavar="FILE", help="files of eosin trace --json, for the page"
+    )
+    verb.add_argument("--format", choices=list(RENDERINGS), default="text", help="of the tables (default: text)")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="write there instead of printing")
+
+
+def limits(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
+        raise argparse.ArgumentTypeError(f"must be whole numbers from 1 parted by commas, as in 100,500; got {text!r}")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def share(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1e-9 <= number < 1:
+        raise argparse.ArgumentTypeError(f"must be a share from 1e-9 to below 1, as in 0.01; got {text!r}")
+    return number
+
+
+NOT_ON_A_PAGE = ("models", "at", "survival", "lengths", "loops", "compare", "contexts_for", "half_width", "out")
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.html is not None:
+        for name in NOT_ON_A_PAGE:
+            if getattr(options, name):
+                raise BadInput(f"--html makes a page of its own; say --{name.replace('_', '-')} without it")
+        print(page_written(options))
+        return
+    if options.completions or options.traces:
+        raise BadInput("--completions and --traces are shown on a page; say --html FILE")
+    if options.contexts_for is not None or options.half_width is not None:
+        said, files = needed(options), set()
+    else:
+        found = load_records(options.records)
+        said, files = (
+            rendered(tables(options, found), options),
+            {real(path) for each in found for path in each.files},
+        )
+    if options.out is None:
+        print(said)
+    elif real(options.out) in files:
+        raise BadInput(f"--out {options.out} is a file of records, which would be lost; name another")
+    else:
+        written(options.out, said)
+
+
+def tables(options: argparse.Namespace, found: list[Filed]) -> list[Table]:
+    """Those that were asked for."""
+    records = [filed.record for filed in found]
+    if not records:
+        raise BadInput("name files of records, run directories or folders; `eosin audit` makes records")
+    chosen = {
+        across_models: options.models,
+        survival: options.survival,
+        quantiles: options.lengths,
+        histogram: options.lengths,
+        loops: options.loops,
+    }
+    asked = [make(records) for make, wanted in chosen.items() if wanted]
+    if options.at:
+        asked.append(at_limits(records, options.at))
+    if options.compare:
+        asked.append(paired(found, *options.compare).table)
+    return asked or [by_decoder(records), *([across_models(records)] if several(records) else [])]
+
+
+def rendered(tables: list[Table], options: argparse.Namespace) -> str:
+    if options.json:
+        return json.dumps({"tables": [for_machines(table) for table in tables]})
+    return "\n\n".join(map(RENDERINGS[options.format], tables))
+
+
+def for_machines(table: Table) -> dict[str, Any]:
+    return {"title": table.title, "note": table.note, "columns": table.flat_headings, "rows": table.flat_rows}
+
+
+def page_written(options: argparse.Namespace) -> str:
+    found = load_records(options.records)
+    files = {real(path) for each in found for path in each.files}
+    if real(options.html) in files | {real(path) for path in [*options.completions, *options.traces]}:
+        raise BadInput(f"--html {options.html} is a file that the page is made of; name another")
+    made = page_of([each.record for each in found], options.completions, options.traces)
+    written(options.html, made.html())
+    return json.dumps({"page": str(options.html)}) if options.json else f"{options.html}: open it in a browser"
+
+
+def needed(options: argparse.Namespace) -> str:
+    """How many contexts a question needs; no records are looked at."""
+    if options.contexts_for is None:
+        raise BadInput("--half-width belongs to --contexts-for RATIO")
+    if options.records:
+        raise BadInput("--contexts-for needs no records: it says how many contexts to audit before there are any")
+    ratio, half = options.contexts_for, options.half_width
+    counts = {"below": contexts_needed(ratio)}
+    lines = [
+        f"{counts['below']:,} contexts, all of which end, show with 95% confidence that the ratio is below {ratio:g}"
+    ]
+    if half is not None:
+        counts["within"] = contexts_for_width(ratio, half)
+        lines.append(f"{counts['within']:,} contexts give a 95% interval of about {ratio:g} ± {half:g}")
+    return json.dumps({"contexts": counts}) if options.json else "\n".join(lines)
+
+
+def written(path: Path, text: str) -> None:
+    try:
+        if path.exists() and not path.is_file():  # such as /dev/stdout, which nothing can take the place of
+            path.write_text(text + "\n", encoding="utf-8")
+        else:
+            write_text(path, text + "\n")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""From text to batches: sources, tokenizers, prepared corpora, prompts."""

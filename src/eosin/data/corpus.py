@@ -1,0 +1,206 @@
+"""Prepared corpora: sentences as token ids, each a context and its continuation, in files one can open.
+
+A sequence is <bos>, the words, <eos>. The context is <bos> and the first k words, padded on the left where a sentence
+is shorter; the continuation is what follows, <eos> included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from eosin.contracts import Prefix
+from eosin.data.layout import PAPER, Layout
+from eosin.data.sources import BUNDLED, CONTEXTS, SPLITS
+from eosin.data.tokenizer import TOKENIZATIONS, UNK_ID, Tokenizer
+from eosin.errors import BadInput
+from eosin.settings import Table, build, check_known, read_toml, section
+from eosin.storage.tensors import digest_of, load_tensors
+
+DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
+OF_MODEL = "hf:"
+"""Before the name of a model whose tokenizer is used."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a corpus is made of a text."""
+
+    source: str = BUNDLED[0]
+    """A bundled text (`NAME@8000`: its first 8,000 sentences, and 800 of valid and of test), a WikiText folder or a
+    UTF-8 text file."""
+    tokenization: str = "bpe"
+    """`word` (vocabulary of train and valid), `bpe` (trained on train), or that of a pretrained model (`hf:NAME`)."""
+    vocab_size: int = 0
+    """Most entries of the vocabulary, special tokens included; 0: all words, or the paper's 19,483 for BPE."""
+    context: int = 10
+    """The paper's k."""
+    sentences_by: str = "line"
+    """What makes a sequence: a `line`, or a sentence found by spaCy's `sentencizer` or the spaCy model of this name."""
+    short: str = "auto"
+    """Sentences of k tokens or fewer: `pad` them, or `drop` them as in the GPT-2 experiment, `auto`matic: drop lines
+    of the original WikiText, pad everything else."""
+    unknown: str = "keep"
+    """Sequences in which the text itself says `<unk>`: `keep` or `drop` them."""
+    valid: str = ""
+    """A text file for validation; without one, sentences of the text are held out."""
+    test: str = ""
+    """A text file for testing, likewise."""
+
+    def __post_init__(self) -> None:
+        if not self.tokenization.startswith(OF_MODEL):
+            check_known(self.tokenization, TOKENIZATIONS, "a tokenization")
+        check_known(self.short, ("auto", "pad", "drop"), "a treatment of short sentences")
+        check_known(self.unknown, ("keep", "drop"), "a treatment of sequences with <unk>")
+        if not 1 <= self.context <= 10_000:
+            raise ValueError(f"context must lie between 1 and 10000, got {self.context}")
+        if not 0 <= self.vocab_size <= 10_000_000:
+            raise ValueError(
+                f"vocab_size must lie between 1 and 10000000, or be 0 for the default, got {self.vocab_size}"
+            )
+
+    @property
+    def folder(self) -> Path:
+        """Where the corpus lies unless a place is named."""
+        tokenization = re.sub(r"[^\w.+-]+", "-", self.tokenization)
+        name = f"{Path(self.source).stem}-{tokenization}-k{self.context}" + "-without-unk" * (self.unknown == "drop")
+        usual = Recipe(self.source, self.tokenization, context=self.context, unknown=self.unknown)
+        if self == usual and self.source in BUNDLED:
+            return Path("data") / name
+        return Path("data") / f"{name}-{sha256(repr(self).encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sentence: what is given, and how the corpus goes on."""
+
+    prefix: Int[Tensor, " prefix"]
+    continuation: Int[Tensor, " continuation"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Sentences as packed token ids: sentence i is `tokens[offsets[i]:offsets[i + 1]]`."""
+
+    tokens: Int[Tensor, " tokens"]
+    offsets: Int[Tensor, " bounds"]
+    prefix_length: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Example:
+        tokens = self.tokens[self.offsets[index] : self.offsets[index + 1]].long()
+        return Example(tokens[: self.prefix_length], tokens[self.prefix_length :])
+
+    def __iter__(self) -> Iterator[Example]:
+        return (self[index] for index in range(len(self)))
+
+    @cached_property
+    def lengths(self) -> Int[Tensor, " sentences"]:
+        """Of the continuations, <eos> included."""
+        return self.offsets.diff() - self.prefix_length
+
+    def beginnings(self, length: int) -> Prefix:
+        """The first tokens of each sentence."""
+        return self.tokens[self.offsets[:-1, None] + torch.arange(length)].long()
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Train, valid and test, with the tokenizer that made them."""
+
+    recipe: Recipe
+    tokenizer: Tokenizer
+    splits: dict[str, Split]
+    digest: str
+    """Of every token of every split, of the tokenizer and of the length of a context."""
+    folder: Path | None = None
+    """Where it is kept."""
+    dropped: int = 0
+    """Sequences that were left out: no longer than a context, or with `<unk>`."""
+    layout: Layout = PAPER
+
+    @property
+    def train(self) -> Split:
+        return self.splits["train"]
+
+    def contexts(self, which: str, count: int | None = None, seed: int = 0) -> Prefix:
+        """Contexts from a split, the first `count` of them; or random ones, uniform over the words."""
+        check_known(which, CONTEXTS, "a context distribution")
+        if which != "random":
+            return self.splits[which].beginnings(self.prefix_length)[:count]
+        generator = torch.Generator().manual_seed(seed)
+        size = (len(self.splits["test"]) if count is None else count, self.recipe.context)
+        words = torch.tensor(sorted(set(range(self.tokenizer.vocab_size)) - set(self.layout.special)))
+        drawn = words[torch.randint(len(words), size, generator=generator)]
+        start = torch.full((len(drawn), self.prefix_length - self.recipe.context), self.layout.bos or 0)
+        return torch.cat([start, drawn], dim=1)
+
+    @property
+    def prefix_length(self) -> int:
+        return self.layout.prefix_length(self.recipe.context)
+
+    def continuation_lengths(self, which: str) -> Int[Tensor, " sentences"]:
+        """Of what follows the contexts, <eos> included."""
+        return self.splits[which].offsets.diff() - self.prefix_length
+
+    @property
+    def _padding(self) -> Int[Tensor, " sentences"]:
+        """Of each sentence."""
+        pad = -1 if self.layout.pad is None else self.layout.pad
+        return (self.train.beginnings(self.prefix_length) == pad).sum(1)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        train, padding = self.train, self._padding
+        around = 2 if self.layout.bos is not None else 1
+        real = len(train.tokens) - int(padding.sum()) - around * len(train)
+        return {
+            **{name: len(split) for name, split in self.splits.items()},
+            "vocabulary": self.tokenizer.vocab_size,
+            "average_length": real / len(train),
+            "longest": int(self.continuation_lengths("train").max()) - 1 + self.recipe.context - int(padding.min()),
+            "dropped": self.dropped,
+            "unknown": float((train.tokens == UNK_ID).sum() / real) if self.layout == PAPER else 0.0,
+        }
+
+
+def load_corpus(folder: Path | str) -> Corpus:
+    """A corpus that was prepared before."""
+    folder = Path(folder)
+    if not (folder / DATASET).is_file():
+        raise BadInput(f"{folder} is not a prepared corpus: it has no {DATASET}; make one with: eosin prepare")
+    written = read_toml(folder / DATASET)
+    tensors, _ = load_tensors(folder / TOKENS)
+    tokenizer = Tokenizer.load(folder)
+    parts = {name: section(written, name, folder / DATASET) for name in ("recipe", "statistics", "digest", "layout")}
+    recipe = build(Recipe, parts["recipe"], "recipe")
+    layout = layout_of(parts["layout"])
+    digest = corpus_digest(tensors, tokenizer, recipe, layout)
+    if parts["digest"].get("corpus") != digest:
+        raise BadInput(f"the files of {folder} do not belong together: one has been altered; prepare the corpus anew")
+    splits = {
+        split: Split(tensors[f"{split}.tokens"], tensors[f"{split}.offsets"], layout.given(recipe.context))
+        for split in SPLITS
+    }
+    return Corpus(recipe, tokenizer, splits, digest, folder, parts["statistics"].get("dropped", 0), layout)
+
+
+def layout_of(written: Table) -> Layout:
+    """The paper's unless another is written down."""
+    return Layout(**{**written, "special": tuple(written["special"])}) if written else PAPER
+
+
+def corpus_digest(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe, layout: Layout) -> str:
+    unusual = "" if layout == PAPER else repr(layout)
+    return digest_of(tensors, f"{recipe.context} {tokenizer.to_json()}{unusual}")

@@ -1,0 +1,182 @@
+"""Making a corpus: text is read twice, once for the vocabulary and once for the token ids."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from eosin.data.corpus import DATASET, TOKENS, Corpus, Recipe, Split, corpus_digest, load_corpus
+from eosin.data.layout import PAPER, Layout
+from eosin.data.sources import HELD_OUT, SPLITS, Source, open_source
+from eosin.data.tokenizer import TOKENIZATIONS, UNK, Tokenizer
+from eosin.errors import BadInput
+from eosin.settings import read_toml, to_toml
+from eosin.storage.files import PARTIAL, write_text
+from eosin.storage.tensors import save_tensors
+
+Pretrained = Callable[[], tuple[Tokenizer, Layout]]
+"""Opens what a pretrained model brings: its tokenizer, and its way to put a sequence together."""
+
+
+def open_corpus(recipe: Recipe, below: Path = Path(), pretrained: Pretrained | None = None) -> Corpus:
+    """The corpus of a recipe, prepared below a folder if it is not yet; a source that is one already is that corpus."""
+    prepared = Path(recipe.source)
+    if (prepared / DATASET).is_file():
+        return load_corpus(prepared)
+    return prepare(recipe, below / recipe.folder, pretrained)
+
+
+def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
+    """Make a corpus and keep it in a folder, or open the one that is there if it is the same."""
+    source = open_source(recipe.source, recipe.valid, recipe.test)
+    source_digest = source.digest()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        return _same_again(recipe, source_digest, folder, pretrained)
+
+    with_unk: Counter[str] = Counter()
+
+    def sentences(split: str) -> Iterator[str]:
+        with_unk[split] = 0
+        for sentence in source.sentences(split, recipe.sentences_by):
+            if recipe.unknown == "drop" and UNK in sentence.split(" "):
+                with_unk[split] += 1
+            else:
+                yield sentence
+
+    tokenizer, layout = pretrained() if pretrained else (learnt_tokenizer(recipe, sentences), PAPER)
+    drop = recipe.short == "drop" or (recipe.short == "auto" and source.wikitext and recipe.sentences_by == "line")
+    splits, dropped = {}, 0
+    for split in SPLITS:
+        rows = [layout.sequence(ids, recipe.context) for ids in tokenizer.encode(_progress(sentences(split), split))]
+        kept = [row for row in rows if not drop or len(row) > layout.prefix_length(recipe.context) + 1]
+        if not kept and with_unk[split]:
+            raise BadInput(
+                f"nothing is left for {split} of {source.paths[split]}: {with_unk[split]:,} sequences contain {UNK} "
+                f"and were dropped, {len(rows):,} others are too short; keep them (--unknown keep, data.unknown)"
+            )
+        if not kept:
+            raise BadInput(_nothing_in(split, source, recipe.context, drop))
+        splits[split] = packed(kept, layout.given(recipe.context))
+        dropped += with_unk[split] + len(rows) - len(kept)
+    digest = corpus_digest(tensors_of(splits), tokenizer, recipe, layout)
+    corpus = Corpus(recipe, tokenizer, splits, digest, folder, dropped, layout)
+    write_corpus(corpus, source_digest, folder)
+    return corpus
+
+
+def learnt_tokenizer(recipe: Recipe, sentences: Callable[[str], Iterator[str]]) -> Tokenizer:
+    if recipe.tokenization not in TOKENIZATIONS:
+        raise BadInput(f"{recipe.tokenization} is the tokenizer of a pretrained model: only that one is trained on it")
+    learnt_from = ("train", "valid") if recipe.tokenization == "word" else ("train",)
+    text = (sentence for split in learnt_from for sentence in _progress(sentences(split), f"vocabulary from {split}"))
+    return TOKENIZATIONS[recipe.tokenization](text, recipe.vocab_size)
+
+
+def packed(rows: list[Any], given: int) -> Split:
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), given)
+
+
+def _same_again(recipe: Recipe, source_digest: str, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
+    if not (folder / DATASET).is_file():
+        raise BadInput(f"{folder} exists and is not a prepared corpus; name another folder")
+    corpus = load_corpus(folder)
+    before, now = asdict(corpus.recipe), asdict(recipe)
+    for key in now.keys() - {"source", "valid", "test"}:  # what those say is in the digest
+        if before[key] != now[key]:
+            raise BadInput(
+                f"{folder} holds another corpus: its {key} is {before[key]!r}, not {now[key]!r}; "
+                "prepare it in another folder, or remove that one"
+            )
+    if read_toml(folder / DATASET)["digest"].get("source") != source_digest:
+        raise BadInput(
+            f"{folder} was prepared from another text than {recipe.source!r} is now: the text has changed; "
+            "prepare it in another folder, or remove that one"
+        )
+    if pretrained is not None:
+        tokenizer, layout = pretrained()
+        if (tokenizer.to_json(), layout) != (corpus.tokenizer.to_json(), corpus.layout):
+            raise BadInput(
+                f"{folder} was prepared with another tokenizer than {recipe.tokenization} has now; "
+                "prepare it in another folder, or remove that one"
+            )
+    return corpus
+
+
+def _nothing_in(split: str, source: Source, context: int, drop: bool) -> str:
+    path = source.paths[split]
+    if drop:
+        return (
+            f"no sequence for {split} in {path} is longer than the context of {context} tokens; "
+            "choose a smaller context, or pad short sequences (--short pad)"
+        )
+    if not source.shared or split == "train":
+        return f"there is no sentence for {split} in {path}: the text is empty"
+    return (
+        f"{path} is too short: of {HELD_OUT} sentences one goes to valid and one to test, and {split} got none; "
+        "give more text, or valid and test files of their own (--valid, --test)"
+    )
+
+
+def tensors_of(splits: dict[str, Split]) -> dict[str, Tensor]:
+    return {f"{name}.{part}": getattr(split, part) for name, split in splits.items() for part in ("tokens", "offsets")}
+
+
+def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
+    """The folder appears when all that belongs to it is there."""
+    _sweep(folder)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}{PARTIAL}")
+    partial.mkdir(parents=True)
+    try:
+        corpus.tokenizer.save(partial)
+        save_tensors(partial / TOKENS, tensors_of(corpus.splits), {})
+        sections = {
+            "recipe": asdict(corpus.recipe),
+            "statistics": corpus.statistics,
+            "digest": {"source": source_digest, "corpus": corpus.digest},
+            **({} if corpus.layout == PAPER else {"layout": written(corpus.layout)}),
+        }
+        write_text(partial / DATASET, to_toml(sections))
+        partial.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        _same_again(corpus.recipe, source_digest, folder)  # another process was faster
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def written(layout: Layout) -> dict[str, Any]:
+    return {key: value for key, value in asdict(layout).items() if value is not None}
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that are no more have left unfinished."""
+    for left in folder.parent.glob(f"{folder.name}.*{PARTIAL}"):
+        process = left.name.removesuffix(PARTIAL).rpartition(".")[2]
+        if process.isdigit() and not is_alive(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _progress(sentences: Iterable[str], what: str) -> Iterator[str]:
+    yield from tqdm(sentences, desc=what, unit=" sentences", disable=None, delay=2, leave=False)

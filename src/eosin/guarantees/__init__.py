@@ -1,0 +1,1 @@
+"""What must end, known before anything is decoded."""

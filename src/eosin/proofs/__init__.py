@@ -1,0 +1,1 @@
+"""What never ends: cycles of tokens that a decoder cannot leave, proved."""

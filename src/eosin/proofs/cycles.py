@@ -1,0 +1,284 @@
+"""Proofs that a decoding never ends: a ball of states around a cycle of tokens that every step maps into the next.
+
+Let F_v be the state after reading token v, and s_0, ..., s_P states (centres) with tokens v_1, ..., v_P, none of them
+eos. With J_t the derivative of F at s_{t-1}, Q_t(r) a bound on its remainder within r, and rho an error allowed at
+each step,
+
+    r_t = |J_t ... J_1| r_0 + sum over i <= t of |J_t ... J_{i+1}| (Q_i(r_{i-1}) + |F(s_{i-1}) - s_i| + rho)
+
+bounds how far the state can be from s_t. If the decoder must choose v_{t+1} everywhere within r_t of s_t, and
+r_P <= r_0 where s_P = s_0, then from anywhere within r_0 of s_0 the tokens repeat for ever: after P steps the state is
+back in the ball that it started from. One period is often not enough to contract, so the tube is followed over
+several, all radii at once, until one of them closes.
+
+rho is the larger of two figures: four times the rounding that was measured along the cycle, and the bound of
+`proofs.expansion`, which follows from the weights. The bound makes one assumption, said there: within one sum, rounding
+errors have random signs. All else is proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from eosin.devices import own_precision
+from eosin.proofs.expansion import SLACK, Expansion, norm_bound
+
+ROUNDING = 1e-6
+"""The least error allowed at each step."""
+SAFETY = 4
+"""The error allowed at each step is at least so many times the largest that was measured along the cycle, and at least
+what the weights say that rounding can do."""
+SPARE_LEAD = 1e-3
+"""By how much a choice must lead beyond what the ball and rounding can take from it: sums of probabilities err too."""
+RADII = (1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
+"""Of balls to be proved; the largest that can be is taken."""
+GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+"""Radii at which remainders are worked out; no tube may get wider than the last."""
+LONGEST_PERIOD, LONGEST_TUBE = 24, 64
+SETTLED = 1e-11
+MOST_PERIODS = 400
+STAGES = 4
+"""Of each period, at most."""
+
+Margin = Callable[[Float64[Tensor, "vocab n"]], Float64[Tensor, " n"]]
+"""From the least leads of a token to how safely a decoder must choose it: not at all where that is not positive."""
+
+Source = tuple[int, Tensor]
+"""After how many steps something was added to the distance, and how much for each radius."""
+
+
+@runtime_checkable
+class Dynamics(Protocol):
+    """What a proof needs of a model: its state as one float64 vector, and one step of it as a formula."""
+
+    vocab_size: int
+    size: int
+    """Of the vector."""
+    unit: float
+    """What one operation in the model's own precision errs by, relative to its result."""
+
+    def read(self, token: int, state: Expansion) -> Expansion:
+        """The state after one more token, with its error bound."""
+
+    def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
+        """The same on numbers."""
+
+    def rounding(self, token: int, state: Float64[Tensor, " state"]) -> float:
+        """How far a step in the model's own precision is from this."""
+
+    def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
+        """By how much a token's logit leads each other one at least, whatever the rounding, and how fast a lead can
+        shrink with the distance.
+        """
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A certified cycle of tokens: what was proved, and with which figures."""
+
+    tokens: tuple[int, ...]
+    """From the centre on, over and over."""
+    centre: Float64[Tensor, " state"]
+    radius: float
+    """From every state this near to the centre, the tokens repeat for ever."""
+    repeats: int
+    """How many periods it took until the ball was mapped into itself."""
+    contraction: float
+    """A bound on the norm of the derivative over that time."""
+    widest: float
+    """The largest radius on the way."""
+    margin: float
+    """How safe the least safe choice is, in nats at the decoder's temperature."""
+    rounding: float
+    """The error that was allowed at each step."""
+
+    @property
+    def period(self) -> int:
+        return len(self.tokens)
+
+    def written(self) -> dict[str, Any]:
+        """As JSON can hold it; numbers of Python are written so that they read back exactly."""
+        return {**vars(self), "tokens": list(self.tokens), "centre": self.centre.tolist()}
+
+    @classmethod
+    def read(cls, written: dict[str, Any]) -> Cycle:
+        centre = torch.tensor([float(number) for number in written["centre"]], dtype=torch.float64, device="cpu")
+        tokens = tuple(index(token) for token in written["tokens"])
+        numbers = {name: float(value) for name, value in written.items() if name not in ("centre", "tokens", "repeats")}
+        return cls(tokens, centre, repeats=index(written["repeats"]), **numbers)
+
+
+@own_precision()
+@torch.no_grad()
+def certify(
+    dynamics: Dynamics, tokens: Sequence[int], state: Float[Tensor, " state"], eos_ids: Sequence[int], margin: Margin
+) -> Cycle | None:
+    """A proof that decoding from near this state repeats these tokens for ever; None where there is none."""
+    if len(tokens) > LONGEST_PERIOD or set(tokens) & set(eos_ids):
+        return None
+    centre = settled(dynamics, tokens, state.detach().double())
+    return None if centre is None else prove(dynamics, tokens, centre, margin, RADII)
+
+
+@own_precision()
+@torch.no_grad()
+def check(dynamics: Dynamics, cycle: Cycle, eos_ids: Sequence[int], margin: Margin) -> Cycle | None:
+    """The proof done again from a cycle's centre and radius, and nothing else that it says of itself."""
+    known = set(range(dynamics.vocab_size)) - set(eos_ids)
+    whole = len(cycle.centre) == dynamics.size and bool(cycle.centre.isfinite().all()) and 0 < cycle.radius <= GRID[-1]
+    if len(cycle.tokens) not in range(1, LONGEST_PERIOD + 1) or not set(cycle.tokens) <= known or not whole:
+        return None
+    return prove(dynamics, cycle.tokens, cycle.centre, margin, (cycle.radius,))
+
+
+def settled(dynamics: Dynamics, tokens: Sequence[int], state: Tensor) -> Tensor | None:
+    """The state that the cycle attracts this one to, if it attracts it at all."""
+    for _ in range(MOST_PERIODS):
+        before = state
+        for token in tokens:
+            state = dynamics.advance(token, state)
+        if float((state - before).norm()) <= SETTLED:
+            return state
+    return None
+
+
+def prove(
+    dynamics: Dynamics, tokens: Sequence[int], centre: Tensor, margin: Margin, radii: Sequence[float]
+) -> Cycle | None:
+    """Follow the tube around a cycle until one of the radii closes; None where none does, or no choice is safe."""
+    orbit = Orbit(dynamics, tokens, centre)
+    start = torch.tensor(radii, dtype=torch.float64, device=centre.device)
+    if orbit.rounding[0] > start.max():  # one step can leave every ball
+        return None
+    tube = Tube(orbit, start)
+    for repeats in range(1, max(1, LONGEST_TUBE // len(tokens)) + 1):
+        tube.follow_one_period()
+        closed = tube.radii <= start
+        if not closed.any():
+            continue
+        margins = orbit.margins(margin, tube.widest)
+        if (proved := closed & (margins > 0)).any():
+            best = int(proved.int().argmax())
+            widest = tube.widest[:, best].max()
+            return Cycle(
+                tokens=tuple(tokens),
+                centre=centre,
+                radius=float(start[best]),
+                repeats=repeats,
+                contraction=tube.contraction,
+                widest=float(widest),
+                margin=float(margins[best]),
+                rounding=orbit.rounding_within(widest),
+            )
+    return None
+
+
+class Orbit:
+    """One turn of a cycle: the centres, the derivatives between them, and what is known around each."""
+
+    def __init__(self, dynamics: Dynamics, tokens: Sequence[int], centre: Tensor):
+        self.tokens = tokens
+        self.grid = torch.tensor(GRID, dtype=torch.float64, device=centre.device)
+        self.centres, self.jacobians, self.remainders, bounds = [centre], [], [], []
+        for token in tokens:
+            after = dynamics.read(token, Expansion.around(self.centres[-1], self.grid, dynamics.unit))
+            self.centres.append(after.value)
+            self.jacobians.append(after.jacobian)
+            self.remainders.append(after.length)
+            bounds.append(after.error.norm(dim=0))
+        self.gap = float((self.centres.pop() - centre).norm()) * SLACK
+        here = list(zip(tokens, self.centres, strict=True))
+        self.leads = [dynamics.leads(*at) for at in here]
+        measured = SAFETY * max(dynamics.rounding(*at) for at in here)
+        self.rounding = torch.stack(bounds).amax(0).clamp(min=max(ROUNDING, measured))
+        """The error allowed at each step, within each radius of the grid."""
+
+    def error(self, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
+        """What a step can add: the remainder, rounding, and at the end of a period the way back to the first centre.
+
+        A remainder is a sum of powers of the radius from the second on, so divided by its square it does not fall:
+        what holds at the next radius of the grid bounds it.
+        """
+        place = self._place(radii)
+        remainder = self.remainders[phase][place] * (radii / self.grid[place]) ** 2
+        gap = self.gap if phase == len(self.tokens) - 1 else 0.0
+        return torch.where(radii <= self.grid[-1], (remainder + self.rounding[place] + gap) * SLACK, torch.inf)
+
+    def rounding_within(self, radius: Float64[Tensor, ""]) -> float:
+        return float(self.rounding[self._place(radius)])
+
+    def _place(self, radii: Float64[Tensor, "*radii"]) -> Int[Tensor, "*radii"]:
+        """Of the next radius of the grid."""
+        return torch.searchsorted(self.grid, radii).clamp(max=len(self.grid) - 1)
+
+    def margins(self, margin: Margin, widest: Float64[Tensor, "period radii"]) -> Float64[Tensor, " radii"]:
+        """How safe the choices are at the phase at which they are least safe; leads shrink as the tube widens."""
+        return torch.stack([self._margin(margin, phase, widest[phase]) for phase in range(len(self.tokens))]).amin(0)
+
+    def _margin(self, margin: Margin, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
+        lead, slope = self.leads[phase]
+        least = lead[:, None] - slope[:, None] * (radii * SLACK) - SPARE_LEAD
+        least[self.tokens[phase]] = torch.inf
+        return margin(least)
+
+
+class Tube:
+    """How far from the centres states can get that start within some radii of the first one.
+
+    The error of each step is carried on by the product of all derivatives after it, which is often far shorter than the
+    product of their lengths. To have fewer products, errors are gathered at the ends of a few stages of each period
+    and carried on from there. The derivatives repeat with the period, and so do the products.
+    """
+
+    def __init__(self, orbit: Orbit, start: Float64[Tensor, " radii"]):
+        self.orbit = orbit
+        self.radii = start
+        self.widest = start.expand(len(orbit.tokens), -1)
+        """At each phase, over all periods so far."""
+        self.steps = 0
+        self.gathered: list[Source] = [(0, start)]
+        self.fresh: list[Source] = []
+        """Errors of the stage that is under way."""
+        whole = torch.eye(len(orbit.centres[0]), dtype=torch.float64, device=start.device)
+        self.products = [whole for _ in orbit.tokens]
+        self.norms: list[list[float]] = [[1.0] for _ in orbit.tokens]
+        """For each phase, bounds on the products of no, one, two, ... derivatives from there on."""
+
+    @property
+    def contraction(self) -> float:
+        return self._onward(0, self.steps)
+
+    def follow_one_period(self) -> None:
+        period, widest = len(self.orbit.tokens), []
+        stage = -(-period // STAGES)
+        for phase in range(period):
+            widest.append(self.radii)
+            error = self.orbit.error(phase, self.radii)
+            self.steps += 1
+            self.fresh.append((self.steps, error))
+            made_here = self._carried(self.fresh)
+            self.radii = (self._carried(self.gathered) + made_here) * SLACK
+            if (phase + 1) % stage == 0 or phase + 1 == period:
+                self.gathered.append((self.steps, made_here))
+                self.fresh = []
+        self.widest = self.widest.maximum(torch.stack(widest))
+
+    def _carried(self, sources: Sequence[Source]) -> Float64[Tensor, " radii"]:
+        """What errors that were made after some steps have become by now, at most."""
+        norms = [self._onward(step % len(self.norms), self.steps - step) for step, _ in sources]
+        return torch.stack([norm * error for norm, (_, error) in zip(norms, sources, strict=True)]).sum(0) * SLACK
+
+    def _onward(self, phase: int, steps: int) -> float:
+        """A bound on the product of so many derivatives from a phase on."""
+        norms, jacobians = self.norms[phase], self.orbit.jacobians
+        while len(norms) <= steps:
+            self.products[phase] = jacobians[(phase + len(norms) - 1) % len(jacobians)] @ self.products[phase]
+            norms.append(norm_bound(self.products[phase]))
+        return norms[steps]

@@ -1,0 +1,98 @@
+"""Differences with intervals: of one initialisation from its contexts, of several from their spread.
+
+Plain numbers in, plain numbers out; nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import NormalDist, fmean, stdev
+
+from eosin.records.statistics import Comparison, Ratio
+
+Z = NormalDist().inv_cdf(0.975)
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5% quantile of Student's t with 1, 2, ... degrees of freedom; beyond these the last is used, which is safe."""
+Histogram = Mapping[int, int]
+"""How many there are of each length."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference and its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, value: float, half: float) -> Difference:
+        return cls(value, value - half, value + half)
+
+    @property
+    def half(self) -> float:
+        return (self.high - self.low) / 2
+
+
+def combine(differences: Sequence[Difference]) -> Difference:
+    """The mean over initialisations.
+
+    Student's t says how far their mean may be from that of all initialisations. All of them were tried on the same
+    contexts, so the interval is never narrower than one initialisation's.
+    """
+    values = [each.value for each in differences]
+    within = fmean(each.half for each in differences)
+    if len(values) == 1:
+        return differences[0]
+    t = STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
+    return Difference.around(fmean(values), max(within, t * stdev(values) / math.sqrt(len(values))))
+
+
+def paired(counts: Comparison) -> Difference:
+    """The difference of two shares on the same contexts (Agresti and Min, 2005: half a context more in each cell)."""
+    first, second = counts.only_first + 0.5, counts.only_second + 0.5
+    n = counts.only_first + counts.only_second + counts.both + counts.neither + 2
+    centre = (first - second) / n
+    half = Z * math.sqrt((first + second) / n - centre**2) / math.sqrt(n)
+    return Difference(counts.difference, centre - half, centre + half)
+
+
+def unpaired(first: Ratio, second: Ratio) -> Difference:
+    """The difference of two shares on different contexts (Newcombe, 1998: from the two Wilson intervals)."""
+    (low, high), (other_low, other_high) = first.interval(), second.interval()
+    value = first.value - second.value
+    below = math.hypot(first.value - low, other_high - second.value)
+    above = math.hypot(high - first.value, second.value - other_low)
+    return Difference(value, value - below, value + above)
+
+
+def distance(lengths: Histogram, reference: Histogram) -> tuple[float, float]:
+    """How far the lengths have to be moved on average to become those of the reference, and its standard error.
+
+    This is the first Wasserstein distance, the area between the two distribution functions. Where these do not cross
+    it is a difference of means; the error treats the places at which they cross as known.
+    """
+    longest = max([*lengths, *reference])
+    mine, theirs = cumulate(lengths, longest), cumulate(reference, longest)
+    signs = [math.copysign(1.0, a - b) if a != b else 0.0 for a, b in zip(mine, theirs, strict=True)]
+    area = sum(abs(a - b) for a, b in zip(mine, theirs, strict=True))
+    # what one completion of each length adds to the area
+    weights = list(accumulate(reversed(signs)))[::-1]
+    return area, math.hypot(standard_error(lengths, weights), standard_error(reference, weights))
+
+
+def cumulate(lengths: Histogram, longest: int) -> list[float]:
+    """The share of lengths up to 0, 1, 2, ..."""
+    n = sum(lengths.values())
+    return [count / n for count in accumulate(lengths.get(length, 0) for length in range(longest + 1))]
+
+
+def standard_error(lengths: Histogram, weights: Sequence[float]) -> float:
+    """Of the mean weight."""
+    n = sum(lengths.values())
+    mean = sum(count * weights[length] for length, count in lengths.items()) / n
+    square = sum(count * (weights[length] - mean) ** 2 for length, count in lengths.items())
+    return math.sqrt(square / n / n)

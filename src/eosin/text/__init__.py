@@ -1,1 +1,0 @@
-"""From text to batches: sources, tokenization, prepared corpora."""

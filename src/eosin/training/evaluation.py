@@ -1,0 +1,73 @@
+"""How good a model is: the likelihood of continuations, <eos> included, and its perplexity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from eosin.contracts import LanguageModel
+from eosin.data.batches import Batch, batches, in_order
+from eosin.data.corpus import Split
+from eosin.decoding.decode import evaluating
+from eosin.devices import own_precision
+
+EVALUATED_TOGETHER = 128
+"""Sentences in a batch where no gradient is needed."""
+MOST_TOKENS = 4096
+"""In such a batch, of models that keep all logits of it."""
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """A sum over tokens, in nats. Likelihoods of parts add up."""
+
+    negative_log: float = 0.0
+    tokens: int = 0
+
+    def __add__(self, other: Likelihood) -> Likelihood:
+        return Likelihood(self.negative_log + other.negative_log, self.tokens + other.tokens)
+
+    @property
+    def loss(self) -> float:
+        """Mean over tokens."""
+        return self.negative_log / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+
+def negative_log_likelihood(model: LanguageModel, batch: Batch) -> Float[Tensor, ""]:
+    """Summed over the tokens of the continuations."""
+    if hasattr(model, "log_probs"):  # of some tokens only
+        log_probs = model.log_probs(batch.prefix, batch.continuation, batch.wanted)
+    else:
+        log_probs = model.score(batch.prefix, batch.continuation)[batch.wanted]
+    return -log_probs.sum(dtype=torch.float64)
+
+
+def evaluate(
+    model: LanguageModel,
+    split: Split,
+    device: torch.device,
+    progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
+    count: int | None = None,
+) -> Likelihood:
+    """The likelihood of a split, or of its first sentences, under a model without dropout.
+
+    What is longer than the model has positions for is cut off.
+    """
+    total = Likelihood()
+    window = getattr(model, "window", None)
+    most = None if window is None else window - split.prefix_length + 1
+    tokens = None if hasattr(model, "log_probs") else MOST_TOKENS
+    plan = in_order(split.lengths[:count], EVALUATED_TOGETHER, tokens)
+    with evaluating(model), own_precision(), torch.inference_mode():
+        for batch in progress(batches(split, plan, most)):
+            total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
+    return total
