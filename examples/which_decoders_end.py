@@ -8,7 +8,7 @@ import torch
 
 import eosin
 from eosin.models.heads import SelfTerminating
-from eosin.proofs.constructions import Loop, theorem_3_4
+from eosin.proofs.constructions import Repeater, build_theorem_3_4
 
 VOCAB, CONTEXTS, MAX_STEPS = 8, 100, 400
 DECODERS = {
@@ -25,17 +25,17 @@ DECODERS = {
 
 def self_terminating_twin():
     """The same weights under the paper's self-terminating head."""
-    model = theorem_3_4(VOCAB)
+    model = build_theorem_3_4(VOCAB)
     model.head = SelfTerminating(epsilon=0.01)
     return model
 
 
 def main() -> None:
     models = {
-        "Theorem 3.4": theorem_3_4(VOCAB),
-        "a loop": Loop(VOCAB - 1, p=0.02),
+        "Theorem 3.4": build_theorem_3_4(VOCAB),
+        "a loop": Repeater(VOCAB - 1, p=0.02),
         "3.4, self-terminating": self_terminating_twin(),
-        "3.4 on a floor": eosin.Floor(theorem_3_4(VOCAB), epsilon=0.01),
+        "3.4 on a floor": eosin.Floor(build_theorem_3_4(VOCAB), epsilon=0.01),
     }
     prefixes = torch.randint(1, VOCAB, (CONTEXTS, 5), generator=torch.Generator().manual_seed(0))
     print(f"Share of {CONTEXTS} contexts that have not ended after {MAX_STEPS} tokens:\n")

@@ -13,7 +13,7 @@ from eosin.decoding.floor import Floor
 from eosin.decoding.truncation import TRUNCATIONS
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES, NeuralLM
-from eosin.proofs.constructions import Coin, Loop, Script, theorem_3_4
+from eosin.proofs.constructions import Coin, Repeater, Script, build_theorem_3_4
 
 VOCAB = 7
 EOS = 3
@@ -73,13 +73,13 @@ MODELS = [
     Specimen("tied-lstm", lambda: neural("lstm", "self-terminating", tied=True)),
     Specimen("one-layer-gru", lambda: neural("gru", "softmax", layers=1)),
     Specimen("three-layer-tanh", lambda: neural("tanh", "non-monotonic", layers=3)),
-    Specimen("theorem-3.4", lambda: theorem_3_4(VOCAB, eos_id=EOS)),
+    Specimen("theorem-3.4", lambda: build_theorem_3_4(VOCAB, eos_id=EOS)),
     Specimen("coin", lambda: Coin(0.2, vocab_size=VOCAB)),
     Specimen("script", lambda: Script([[1, 2, 4], [5], [6, 6, 1, 2, 5, 1, 1]], VOCAB, certainty=0.83)),
-    Specimen("loop", lambda: Loop(VOCAB - 1, p=0.1)),
+    Specimen("loop", lambda: Repeater(VOCAB - 1, p=0.1)),
     Specimen("floor-lstm", lambda: Floor(neural("lstm", "softmax"), epsilon=0.05, grace=2)),
     Specimen("floor-floor-st", lambda: Floor(Floor(neural("gru", "self-terminating"), epsilon=0.1), epsilon=0.05)),
-    Specimen("floor-loop", lambda: Floor(Loop(VOCAB - 1, p=0.0), epsilon=0.1)),
+    Specimen("floor-loop", lambda: Floor(Repeater(VOCAB - 1, p=0.0), epsilon=0.1)),
     Specimen("lively-lstm", lambda: neural("lstm", "softmax", gain=5.0, eos_bias=0.5)),
     Specimen("lively-transformer", lambda: neural("transformer", "softmax", gain=4.0, eos_bias=1.0)),
 ]

@@ -20,7 +20,7 @@ from eosin.auditing.tally import ngrams
 from eosin.causes import Cause
 from eosin.decoding.loops import PERIODS, SHORTEST, repeating_tail
 from eosin.errors import BadInput
-from eosin.proofs.constructions import Coin, Loop
+from eosin.proofs.constructions import Coin, Repeater
 from eosin.records.record import read_records
 
 
@@ -119,7 +119,7 @@ def test_the_weights_are_part_of_the_signature(tmp_path: Path):
 
 
 def test_the_table_and_the_file(tmp_path: Path):
-    audit = eosin.audit(Loop(VOCAB - 1, p=0.1), [[1]] * 50, ["greedy", "consistent-top-k:1"], max_steps=300)
+    audit = eosin.audit(Repeater(VOCAB - 1, p=0.1), [[1]] * 50, ["greedy", "consistent-top-k:1"], max_steps=300)
     text = str(audit).splitlines()
     assert len(text) == 3
     assert text[1].split()[:2] == ["greedy", "100.00"]
@@ -160,7 +160,7 @@ def test_a_repeating_tail_is_the_one_of_the_definition(head: list[int], cycle: l
 def test_a_loop_is_proved_or_seen():
     """The state of this toy is the place in the loop: it comes back bit for bit."""
     for proofs, cause in ((True, Cause.PROVED), (False, Cause.LOOPING)):
-        audit = eosin.audit(Loop(5, p=0.0), [[1]] * 3, ["greedy"], max_steps=100, proofs=proofs)
+        audit = eosin.audit(Repeater(5, p=0.0), [[1]] * 3, ["greedy"], max_steps=100, proofs=proofs)
         counts = audit.by_decoder["greedy"].counts
         assert counts.causes == {cause: 3}
         assert counts.periods == {5: 3}
@@ -218,13 +218,13 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_edited_records_are_refused_and_left_alone(how: str, tmp_path: Path):
     out = tmp_path / "records.jsonl"
-    eosin.audit(Loop(4), [[1]] * 3, ["greedy"], max_steps=50, out=out)
+    eosin.audit(Repeater(4), [[1]] * 3, ["greedy"], max_steps=50, out=out)
     record = json.loads(out.read_text(encoding="utf-8"))
     BROKEN[how](record)
     out.write_text(json.dumps(record) + "\n", encoding="utf-8")
     before = out.read_bytes()
     with pytest.raises(BadInput, match=r"line 1 of .* is not a record of an audit"):
-        eosin.audit(Loop(4), [[1]] * 3, ["greedy"], max_steps=50, out=out)
+        eosin.audit(Repeater(4), [[1]] * 3, ["greedy"], max_steps=50, out=out)
     assert out.read_bytes() == before
 
 
@@ -251,7 +251,7 @@ def test_certificates_of_another_model_are_not_added_to(tmp_path: Path):
 @pytest.mark.parametrize("grace", [0, 20, 23, 24, 40])
 def test_a_loop_that_eos_cuts_short_is_counted(grace: int):
     """A model that repeats two tokens for ever, on a floor."""
-    model = eosin.Floor(Loop(2), epsilon=0.5, grace=grace)
+    model = eosin.Floor(Repeater(2), epsilon=0.5, grace=grace)
     record = eosin.audit(model, [[1], [1]], ["greedy"], max_steps=100).by_decoder["greedy"]
     (length,) = record.counts.ended
     assert record.counts.ended[length] == 2

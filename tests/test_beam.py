@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import eosin
 from eosin.decoding.beam import Beam
-from eosin.proofs.constructions import Coin, Loop
+from eosin.proofs.constructions import Coin, Repeater
 
 
 def all_finished(model, prefix: list[int], longest: int) -> list[tuple[float, list[int]]]:
@@ -78,7 +78,7 @@ def test_the_two_rules_differ():
 
 
 def test_a_beam_that_never_ends():
-    found = eosin.decode(Loop(3, p=0.0), [[1], [2]], "beam:3", max_steps=50)
+    found = eosin.decode(Repeater(3, p=0.0), [[1], [2]], "beam:3", max_steps=50)
     assert not found.terminated.any()
     assert found.lengths.tolist() == [50, 50]
     assert_close(found.log_prob, torch.zeros(2, dtype=torch.float64))
@@ -86,7 +86,7 @@ def test_a_beam_that_never_ends():
 
 def test_a_search_with_nothing_left_to_expand_has_ended():
     """A certain line: one hypothesis in all, so three never finish, but there is nothing to search any more."""
-    found = eosin.decode(Loop(1, p=0.0), [[1]], "beam:3", max_steps=5)
+    found = eosin.decode(Repeater(1, p=0.0), [[1]], "beam:3", max_steps=5)
     assert not found.terminated.any()
 
     class Certain(Coin):

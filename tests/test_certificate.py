@@ -24,16 +24,16 @@ from eosin.errors import BadInput
 from eosin.guarantees.certificate import (
     EPSILONS,
     ONE_BY_ONE,
+    bound_log_survival,
     certify,
     epsilon_for_budget,
     floor_for_budget,
-    log_survival,
 )
-from eosin.log_odds import leads, promise_of, tempered
+from eosin.log_odds import NO_PROMISE, Promise, apply_temperature, get_promise, is_most_probable
 from eosin.logits import as_logits
 from eosin.models.heads import HEADS, NonMonotonic, SelfTerminating
 from eosin.models.neural_lm import CORES, NeuralLM
-from eosin.proofs.constructions import Coin, Loop, theorem_3_4
+from eosin.proofs.constructions import Coin, Repeater, build_theorem_3_4
 
 TEMPERATURES = [0.3, 1.0, 2.5]
 PROMISING = [specimen for specimen in MODELS if hasattr(specimen.model, "promise")]
@@ -106,7 +106,7 @@ def test_a_gru_may_stay_where_it_started():
 def test_promises_hold_along_real_decodings(specimen: Specimen):
     """Along random tokens, at each step, in every row and at each temperature."""
     model, tokens = specimen.model, prefixes(12, length=30, seed=9)
-    promised = {temperature: promise_of(model, temperature)(counted(30)) for temperature in TEMPERATURES}
+    promised = {temperature: get_promise(model, temperature)(counted(30)) for temperature in TEMPERATURES}
     assert all((promise.diff() >= 0).all() for promise in promised.values())
     logits, state = model.prefill(prefixes(12))
     for step, token in enumerate(tokens.T):
@@ -120,7 +120,7 @@ def test_promises_hold_along_real_decodings(specimen: Specimen):
 def test_xi_is_met_by_saturated_units(name: str, temperature: float):
     """All weights point where the hidden vector is: p(eos) comes within ten times of the bound of Lemma 3.2."""
     model = saturated(name, margin=2.0)
-    promised = promise_of(model, temperature)(counted(1))
+    promised = get_promise(model, temperature)(counted(1))
     found = log_odds_of(model.prefill(prefixes(5, length=8))[0], model.eos_ids, temperature)
     assert (found >= promised - 1e-9).all()
     assert (found <= promised + math.log(10)).all()
@@ -148,7 +148,7 @@ def saturated(name: str, margin: float) -> NeuralLM:
 def test_tempered_odds(logits: list[float], eos_count: int, temperature: float):
     row = torch.tensor([logits], dtype=torch.float64)
     eos = tuple(range(min(eos_count, len(logits) - 1)))
-    bound = tempered(log_odds_of(row, eos), temperature, len(logits), len(eos))
+    bound = apply_temperature(log_odds_of(row, eos), temperature, len(logits), len(eos))
     assert (log_odds_of(row, eos, temperature) >= bound - 1e-9).all()
 
 
@@ -160,7 +160,7 @@ def test_tempered_odds_can_be_no_better(temperature: float, eos_count: int):
     eos = [-1.0] if temperature > 1 or eos_count == 1 else [-1.0] * eos_count
     row = torch.tensor([eos + [0.5] * others], dtype=torch.float64)
     ids = tuple(range(len(eos)))
-    bound = tempered(log_odds_of(row, ids), temperature, len(eos) + others, len(eos))
+    bound = apply_temperature(log_odds_of(row, ids), temperature, len(eos) + others, len(eos))
     assert_close(log_odds_of(row, ids, temperature), bound)
 
 
@@ -183,7 +183,7 @@ class Fixed:
 
     def promise(self, temperature: float = 1.0):
         log_odds = log_odds_of(self.logits[None], self.eos_ids, temperature)
-        return lambda steps: log_odds.expand(len(steps))
+        return Promise(lambda steps: log_odds.expand(len(steps)), "exactly this")
 
 
 @given(
@@ -198,7 +198,7 @@ def test_a_floor_keeps_its_promise(logits, eos_count: int, temperature: float, e
     """With several ways to end, at every temperature, on a model that promises something or nothing."""
     fixed = Fixed(torch.tensor(logits, dtype=torch.float64), tuple(range(eos_count)))
     if not known:
-        fixed.promise = lambda temperature=1.0: lambda steps: torch.full_like(steps, -math.inf)
+        fixed.promise = lambda temperature=1.0: NO_PROMISE
     floor = Floor(fixed, epsilon, grace)
     promised = floor.promise(temperature)(counted(8))
     answer, state = floor.prefill(prefixes(1, vocab=2))
@@ -236,7 +236,7 @@ def test_rules_keep_what_they_certainly_keep(rule, logits: list[float], eos_coun
     row = torch.tensor(logits, dtype=torch.float64)
     row[:eos_count] += math.log(total / (1 - total)) - log_odds_of(row[None], range(eos_count))
     asked = surveyed(row[None], tuple(range(eos_count)))
-    (passed,) = rule.passes_on(log_odds_of(row[None], range(eos_count)), len(logits), eos_count).tolist()
+    (passed,) = rule.pass_on(log_odds_of(row[None], range(eos_count)), len(logits), eos_count).tolist()
     for (kept,) in (lined(rule, asked), listed(rule, asked)):
         assert kept is None or kept_log_odds(kept, row.softmax(0), eos_count) >= passed - 1e-9
 
@@ -276,18 +276,18 @@ def test_a_little_less_is_not_sole(rule):
 def test_what_keeps_eos_passes_on_everything(spec: str):
     decoder = eosin.parse_decoder(spec)
     least = torch.tensor([-1e5], dtype=torch.float64)
-    assert bool(decoder.passes_on(least, VOCAB, 1) == least) == decoder.keeps_eos
+    assert bool(decoder.pass_on(least, VOCAB, 1) == least) == decoder.keeps_eos
 
 
 def test_a_top_k_of_the_whole_vocabulary_keeps_eos():
-    assert certify(theorem_3_4(5), "top-k:5").theorem == "Theorem 4.1"
-    assert certify(theorem_3_4(5), "top-k:5").consistent
-    assert certify(theorem_3_4(6), "top-k:5").consistent is None
+    assert certify(build_theorem_3_4(5), "top-k:5").theorem == "Theorem 4.1"
+    assert certify(build_theorem_3_4(5), "top-k:5").consistent
+    assert certify(build_theorem_3_4(6), "top-k:5").consistent is None
 
 
 def test_a_tie_guarantees_nothing():
     ties = torch.tensor([0.0, math.log(2), math.log(3)], dtype=torch.float64)
-    assert [leads(ties, count).tolist() for count in (1, 2, 3)] == [
+    assert [is_most_probable(ties, count).tolist() for count in (1, 2, 3)] == [
         [False, True, True],
         [False, False, True],
         [False, False, False],
@@ -299,7 +299,7 @@ def test_a_tie_guarantees_nothing():
 
 def brute_force(model, spec: str, steps: int) -> tuple[int | None, int | None]:
     """The first step that is certain, and the first after which survival is below 1e-6, by going through them."""
-    bound = log_survival(model, spec, steps)
+    bound = bound_log_survival(model, spec, steps)
     certain, rare = (bound == -math.inf).nonzero(), (bound < math.log(1e-6)).nonzero()
     return (int(certain[0]) + 1 if len(certain) else None), (int(rare[0]) + 1 if len(rare) else None)
 
@@ -337,7 +337,7 @@ def test_constant_odds_have_a_closed_form(log10_p: float):
     exact = math.log(1e-6) / math.log1p(-p)
     assert found.rare_after == pytest.approx(math.floor(exact) + 1, rel=1e-9)
     assert found.log10_xi == pytest.approx(log10_p)
-    assert_close(log_survival(coin, "ancestral", 50), counted(50) * math.log1p(-p))
+    assert_close(bound_log_survival(coin, "ancestral", 50), counted(50) * math.log1p(-p))
 
 
 @pytest.mark.parametrize("lead", [100.0, 1000.0, 1e5])
@@ -442,7 +442,7 @@ MEASURED = {
 def test_measured_survival_is_below_the_bound_and_near_it(spec: str, rivals: int):
     """A thousand decodings of a model that goes on as long as it can: at no step do more go on than may."""
     model, contexts = against_eos("tanh", "self-terminating", 0.1, rivals), 1000
-    bound = log_survival(model, spec, 40).exp()
+    bound = bound_log_survival(model, spec, 40).exp()
     steps = eosin.decode(model, prefixes(1).expand(contexts, -1), spec, max_steps=40).steps
     survival = (steps[:, None] > torch.arange(1, 41)).double().mean(0)
     error = (bound * (1 - bound) / contexts).sqrt()
@@ -459,7 +459,7 @@ def test_survival_by_enumeration(spec: str):
     for head in BOUNDED:
         against = 4.0 if head == "self-terminating" else -4.0
         model = neural("gru", head, vocab=4, epsilon=0.1, layers=1, eos_bias=against)
-        bound = log_survival(model, spec, 4)
+        bound = bound_log_survival(model, spec, 4)
         exact = survival_of(model, eosin.parse_decoder(spec), 4)
         assert all(share <= math.exp(most) + 1e-9 for share, most in zip(exact, bound, strict=False))
         assert exact[0] > 0
@@ -500,7 +500,7 @@ def induced_by(decoder, logits: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("spec", FITTING)
 def test_what_is_guaranteed_of_the_model_of_theorem_3_4(spec: str):
     """Its p(eos) is above 3e-4, so a cut there is harmless."""
-    found = certify(theorem_3_4(VOCAB, EOS), spec)
+    found = certify(build_theorem_3_4(VOCAB, EOS), spec)
     harmless = eosin.parse_decoder(spec).keeps_eos or spec in ("epsilon:3e-4", "eta:3e-4")
     assert found.consistent == (True if harmless else None)
     assert found.theorem == ("Theorem 4.1" if harmless else "Theorem 3.4")
@@ -510,19 +510,19 @@ def test_what_is_guaranteed_of_the_model_of_theorem_3_4(spec: str):
 
 @pytest.mark.parametrize("spec", ["greedy", "beam:3", "beam:3,stop=first", "top-k:2", "nucleus:0.4", "min-p:0.5"])
 def test_where_nothing_is_guaranteed_decoding_does_not_end(spec: str):
-    model = theorem_3_4(VOCAB, EOS)
+    model = build_theorem_3_4(VOCAB, EOS)
     assert certify(model, spec).theorem == "Theorem 3.4"
     assert not eosin.decode(model, prefixes(4), spec, max_steps=50).terminated.any()
 
 
 def test_what_is_guaranteed_of_it_happens():
-    model = theorem_3_4(VOCAB, EOS)
+    model = build_theorem_3_4(VOCAB, EOS)
     for spec in ("epsilon:3e-4", "consistent-top-k:2"):
         steps = certify(model, spec).rare_after
         assert eosin.decode(model, prefixes(4), spec, max_steps=steps).terminated.all()
 
 
-@pytest.mark.parametrize("model", [Coin(0.3, VOCAB), Loop(4, p=0.0)], ids=["coin", "loop"])
+@pytest.mark.parametrize("model", [Coin(0.3, VOCAB), Repeater(4, p=0.0)], ids=["coin", "loop"])
 def test_of_a_toy_nothing_is_known(model):
     for spec in ("ancestral", "consistent-top-k:2", "greedy", "nucleus:0.4"):
         found = certify(model, spec)
@@ -539,9 +539,7 @@ class Own(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = HEADS["self-terminating"](0.1)
-
-    def initial(self, batch, device):
-        return self.inner.initial(batch, device)
+        self.memory_shape = self.inner.memory_shape
 
     def forward(self, eos_logits, memory):
         return self.inner(eos_logits, memory)
@@ -564,7 +562,7 @@ def test_parts_of_one_s_own_promise_nothing():
 class SecondBest(Greedy):
     """A decoder that says nothing of what it passes on."""
 
-    passes_on = property()
+    pass_on = property()
 
     def __str__(self):
         return "second-best"
@@ -583,11 +581,11 @@ def test_a_decoder_of_one_s_own():
 @pytest.mark.parametrize("spec", [*SEARCHES, *TEMPERED, *(str(rule) for rule in RULES[::2] if rule != TopK(100))])
 def test_a_floor_for_a_budget(spec: str):
     """It keeps to the budget, and the next lower one does not; half of the steps are left alone."""
-    loop, budget = Loop(VOCAB - 1, p=0.0), 12
+    loop, budget = Repeater(VOCAB - 1, p=0.0), 12
     floor = floor_for_budget(loop, spec, budget)
-    assert certify(floor, spec).within(budget)
+    assert certify(floor, spec).ends_within(budget)
     lower = EPSILONS[EPSILONS.index(floor.epsilon) - 1]
-    assert not certify(Floor(loop, lower, floor.grace), spec).within(budget)
+    assert not certify(Floor(loop, lower, floor.grace), spec).ends_within(budget)
     assert floor.grace == budget // 2
     assert floor.model is loop
     assert eosin.decode(floor, prefixes(30), spec, max_steps=budget).terminated.all()

@@ -61,7 +61,7 @@ def test_a_proposed_floor_can_be_pasted_and_keeps_to_the_budget(capsys: pytest.C
     assert len(pasted) == len(SPECS)
     for code, spec in zip(pasted, SPECS, strict=True):
         floor = eval(code, {"eosin": eosin, "model": eosin.load("plain")})
-        assert certify(floor, spec).within(200)
+        assert certify(floor, spec).ends_within(200)
     assert 'kind = "self-terminating"\n  epsilon = 0.00346\n' in text
 
 

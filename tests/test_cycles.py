@@ -14,8 +14,7 @@ from eosin.decoding.samplers import Greedy
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.proofs.cycles import ROUNDING, SAFETY, Cycle, check, norm_bound
-from eosin.proofs.cycles import certify as certify_with
+from eosin.proofs.cycles import ROUNDING, SAFETY, Cycle, norm_bound, prove_cycle, reprove_cycle
 from eosin.proofs.dynamics import dynamics_of
 from eosin.proofs.expansion import Expansion
 
@@ -24,7 +23,7 @@ VOCAB, EOS, STEPS = 40, 3, 200
 
 
 def certify(dynamics, tokens, state, eos_ids):
-    return certify_with(dynamics, tokens, state, eos_ids, Greedy().margin)
+    return prove_cycle(dynamics, tokens, state, eos_ids, Greedy().margin)
 
 
 def looping_model(core: str, seed: int, gain: float = 1.0, **settings):
@@ -97,8 +96,8 @@ def test_more_is_allowed_than_a_step_errs(core: str):
             directions = torch.randn(16, len(state), dtype=torch.float64, generator=torch.Generator().manual_seed(5))
             rows = dynamics.memory(state + 1e-2 * directions / directions.norm(dim=1, keepdim=True), dtype)
             _, after = model.core(model.embedding(torch.tensor([[tokens[0]]] * 16)), rows)
-            exact = torch.stack([dynamics.advance(tokens[0], row) for row in dynamics.weighted(rows)])
-            error = float((dynamics.weighted(after) - exact).detach().norm(dim=1).max())
+            exact = torch.stack([dynamics.advance(tokens[0], row) for row in dynamics.weigh(rows)])
+            error = float((dynamics.weigh(after) - exact).detach().norm(dim=1).max())
             assert dynamics.rounding(tokens[0], state) >= error / part
             assert error < most
             cycle = certify(dynamics, tokens, state, (EOS,))
@@ -114,19 +113,19 @@ def test_a_certificate_is_written_read_and_checked(core: str):
         if cycle is None:
             continue
         found += 1
-        again = Cycle.read(json.loads(json.dumps(cycle.written())))
-        assert again.written() == cycle.written()
-        checked = check(dynamics, again, (EOS,), Greedy().margin)
+        again = Cycle.from_dict(json.loads(json.dumps(cycle.to_dict())))
+        assert again.to_dict() == cycle.to_dict()
+        checked = reprove_cycle(dynamics, again, (EOS,), Greedy().margin)
         assert checked is not None
-        assert checked.written() == cycle.written()
+        assert checked.to_dict() == cycle.to_dict()
         elsewhere = replace(cycle, centre=cycle.centre + 0.2)
-        assert check(dynamics, elsewhere, (EOS,), Greedy().margin) is None
-        assert check(dynamics, replace(cycle, radius=1.5), (EOS,), Greedy().margin) is None
-        assert check(dynamics, cycle, (cycle.tokens[0],), Greedy().margin) is None
+        assert reprove_cycle(dynamics, elsewhere, (EOS,), Greedy().margin) is None
+        assert reprove_cycle(dynamics, replace(cycle, radius=1.5), (EOS,), Greedy().margin) is None
+        assert reprove_cycle(dynamics, cycle, (cycle.tokens[0],), Greedy().margin) is None
         backwards = tuple(token - VOCAB for token in cycle.tokens)
         nonsense = ({"tokens": ()}, {"tokens": backwards}, {"radius": -1e-3}, {"centre": cycle.centre[:-1]})
         for change in nonsense:
-            assert check(dynamics, replace(cycle, **change), (EOS,), Greedy().margin) is None
+            assert reprove_cycle(dynamics, replace(cycle, **change), (EOS,), Greedy().margin) is None
     assert found >= 2
 
 
@@ -311,8 +310,8 @@ def test_what_cancels_is_not_proved_unless_it_goes_on(core: str, through: str):
         _, before = model.prefill(torch.ones(16, 1, dtype=torch.int64))
         goes_on(model, type(before)(starts, before.second), steps=300)
         _, after = model.core(model.embedding(torch.ones(16, 1, dtype=torch.int64)), starts)
-        exact = torch.stack([dynamics.advance(1, row) for row in dynamics.weighted(starts)])
-        assert float((dynamics.weighted(after) - exact).norm(dim=1).max()) <= cycle.rounding
+        exact = torch.stack([dynamics.advance(1, row) for row in dynamics.weigh(starts)])
+        assert float((dynamics.weigh(after) - exact).norm(dim=1).max()) <= cycle.rounding
     assert 0.0 in proved
     assert max(proved) <= 30
 
@@ -339,7 +338,7 @@ def test_the_bound_on_rounding_is_above_what_is_measured(core: str, dtype: torch
     for model, tokens, state in candidates(core, seeds=3):
         dynamics = dynamics_of(model.to(dtype))
         radii = torch.tensor([1e-4, 1e-1], dtype=torch.float64)
-        near, far = dynamics.read(tokens[0], Expansion.around(state, radii, dynamics.unit)).error.norm(dim=0)
+        near, far = dynamics.expand(tokens[0], Expansion.around(state, radii, dynamics.unit)).error.norm(dim=0)
         assert dynamics.rounding(tokens[0], state) <= near <= far
         assert near < 1e3 * dynamics.unit
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.proofs.expansion import Expansion, curvature
+from eosin.proofs.expansion import Expansion, bound_curvature
 
 RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
 WIDTH = 6
@@ -72,7 +72,7 @@ def test_nothing_exceeds_the_remainder(name: str, gain: float, radius: float):
     value, jacobian, remainder = (
         torch.cat([getattr(part, field) for part in parts]) for field in ("value", "jacobian", "remainder")
     )
-    length = Expansion.joined(parts).length
+    length = Expansion.concatenate(parts).length
     # random directions, and those in which single coordinates move most
     directions = torch.cat([torch.randn(200, len(centre), dtype=torch.float64, generator=generator), jacobian])
     for direction in directions:
@@ -90,7 +90,7 @@ def test_nothing_exceeds_the_remainder(name: str, gain: float, radius: float):
 def test_the_curvature_of_tanh_is_its_largest_nearby(value: float, distance: float):
     nearby = torch.linspace(value - distance, value + distance, 1001, dtype=torch.float64)
     largest = (2 * nearby.tanh() * (1 - nearby.tanh() ** 2)).abs().max()
-    found = curvature(torch.tensor([value], dtype=torch.float64), torch.tensor([[distance]], dtype=torch.float64))
+    found = bound_curvature(torch.tensor([value], dtype=torch.float64), torch.tensor([[distance]], dtype=torch.float64))
     assert float(largest) <= float(found) <= float(largest) * 1.001 + 1e-4
 
 
@@ -99,7 +99,7 @@ def test_the_length_of_a_remainder_is_shorter_than_its_coordinates_allow():
     core = neural("tanh", "softmax", width=64, layers=2, gain=3.0).core
     centre = torch.randn(128, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.7
     whole = Expansion.around(centre, torch.tensor([1e-3], dtype=torch.float64))
-    after = Expansion.joined(core.next_memory(torch.zeros(64, dtype=torch.float64), whole.chunk(2)))
+    after = Expansion.concatenate(core.next_memory(torch.zeros(64, dtype=torch.float64), whole.chunk(2)))
     assert float(after.length) < 0.7 * float(after.remainder.norm())
 
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import eosin
 from eosin.decoding.floor import Floor
 from eosin.logits import as_logits
-from eosin.proofs.constructions import Coin, Loop, theorem_3_4
+from eosin.proofs.constructions import Coin, Repeater, build_theorem_3_4
 
 
 def probs(logits):
@@ -37,14 +37,14 @@ def test_formula(specimen: Specimen, grace: int):
 @pytest.mark.parametrize("grace", [0, 20])
 def test_greedy_ends_within_the_bound(epsilon: float, grace: int):
     """On a model that never ends, the bound is met exactly."""
-    floor = Floor(Loop(3, p=0.0), epsilon, grace)
+    floor = Floor(Repeater(3, p=0.0), epsilon, grace)
     found = eosin.decode(floor, [[1], [2]], "greedy", max_steps=2 * floor.greedy_bound)
     assert found.terminated.all()
     assert (found.lengths <= floor.greedy_bound).all()
     assert (found.lengths >= floor.greedy_bound - 1).all()
 
 
-class TwoEnds(Loop):
+class TwoEnds(Repeater):
     """Two ways to end, of which the model likes neither; token 2 is all it says."""
 
     eos_ids = (0, 1)
@@ -104,7 +104,7 @@ def test_greedy_ends_for_every_model(specimen: Specimen):
 
 @pytest.mark.parametrize("spec", ["greedy", "beam:4", "beam:4,stop=first", "top-k:2", "nucleus:0.5", "min-p:0.1"])
 def test_the_floor_ends_what_theorem_3_4_says_never_ends(spec: str):
-    model = theorem_3_4(9)
+    model = build_theorem_3_4(9)
     assert fits(spec, 9)
     assert not eosin.decode(model, prefixes(5, vocab=9), spec, max_steps=400).terminated.any()
     assert eosin.decode(Floor(model, 0.01), prefixes(5, vocab=9), spec, max_steps=400).terminated.all()

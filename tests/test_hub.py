@@ -459,9 +459,9 @@ def test_nonsense_is_refused():
 
 
 def headed(lm: CausalLM, kind: str, epsilon: float = 0.02, **how: bool):
-    from eosin.hub.heads import self_terminating
+    from eosin.hub.heads import add_head
 
-    return self_terminating(copy.deepcopy(lm.model), epsilon=epsilon, kind=kind, **how).eval()
+    return add_head(copy.deepcopy(lm.model), kind, epsilon=epsilon, **how).eval()
 
 
 def survivals(model, tokens: torch.Tensor, start: int, kind: str, epsilon: float) -> torch.Tensor:
@@ -487,9 +487,9 @@ def test_a_head_is_its_definition_and_leaves_the_other_tokens_alone(lm: CausalLM
 
 
 def test_a_head_ends_with_the_tokens_that_generate_stops_at(lm: CausalLM):
-    from eosin.hub.heads import self_terminating
+    from eosin.hub.heads import add_head
 
-    model = self_terminating(copy.deepcopy(lm.model), epsilon=0.3, kind="st", eos_ids=[7, 9]).eval()
+    model = add_head(copy.deepcopy(lm.model), "self-terminating", epsilon=0.3, eos_ids=[7, 9]).eval()
     assert model.generation_config.eos_token_id == [7, 9]
     assert lm.model.generation_config.eos_token_id == EOS
     with torch.no_grad():
@@ -499,7 +499,7 @@ def test_a_head_ends_with_the_tokens_that_generate_stops_at(lm: CausalLM):
     assert made.shape[1] < 5 + 30
     right, wrong = CausalLM(model, (7, 9)), CausalLM(model, (EOS,))
     assert eosin.certify(right, "greedy").ends_by is not None
-    assert "by the head" in right.grounds
+    assert "by a self-terminating head" in right.promise().grounds
     assert eosin.certify(wrong, "greedy").ends_by is None
 
 
@@ -608,7 +608,7 @@ def test_it_is_saved_and_loaded(lm: CausalLM, tmp_path: Path):
     tokens = prompts(3, 7)
     with torch.no_grad():
         assert torch.equal(model(tokens).logits, again(tokens).logits)
-    assert (again.config.kind, again.config.epsilon, again.config.eos_ids) == ("st", 0.03, [EOS])
+    assert (again.config.head, again.config.eos_ids) == ({"kind": "st", "epsilon": 0.03}, [EOS])
     assert eosin.certify(CausalLM(again, (EOS,)), "greedy").ends_by == math.floor(math.log(2) / -math.log(0.97)) + 1
 
 

@@ -21,7 +21,7 @@ from eosin.logits import Dense
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
-from eosin.proofs.constructions import Coin, Loop
+from eosin.proofs.constructions import Coin, Repeater
 from eosin.proofs.prover import CERTIFIED, RECURRENCE
 from eosin.states import PairState, TensorState
 
@@ -229,9 +229,9 @@ def test_the_same_state_with_another_next_token_is_no_recurrence():
 
 
 def test_a_cycle_through_eos_is_an_end():
-    counts, _ = audited(Loop(3, p=0.0), [[1]] * 3, "greedy")
+    counts, _ = audited(Repeater(3, p=0.0), [[1]] * 3, "greedy")
     assert counts.causes == {Cause.PROVED: 3}
-    looped_eos = Loop(3, p=0.0)
+    looped_eos = Repeater(3, p=0.0)
     looped_eos.eos_ids = (0, 2)
     counts, _ = audited(looped_eos, [[1]] * 3, "greedy")
     assert counts.causes == {Cause.EOS: 3}
@@ -331,5 +331,5 @@ def test_both_kinds_of_proof_occur():
         for dtype in (torch.float32, torch.float64):
             counts, _ = audited(looping("tanh", seed, dtype=dtype), prefixes(20, vocab=40), "greedy")
             kinds |= {kind for loop in counts.loops.values() for kind in loop.proofs}
-    kinds |= {kind for loop in audited(Loop(4), [[1]], "greedy")[0].loops.values() for kind in loop.proofs}
+    kinds |= {kind for loop in audited(Repeater(4), [[1]], "greedy")[0].loops.values() for kind in loop.proofs}
     assert kinds == {CERTIFIED, RECURRENCE}

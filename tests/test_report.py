@@ -28,7 +28,7 @@ import eosin
 from eosin.causes import Cause
 from eosin.cli.main import main
 from eosin.errors import BadInput
-from eosin.proofs.constructions import Coin, Loop
+from eosin.proofs.constructions import Coin, Repeater
 from eosin.records.reading import Filed, load_records
 from eosin.records.record import Record, read_records
 from eosin.records.statistics import survivors
@@ -514,7 +514,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real records: of a network, of a toy that greedy decoding never ends on, and of one that is all chance."""
     folder = tmp_path_factory.mktemp("runs")
     specimen = next(each for each in MODELS if str(each) == "lively-lstm")
-    models = {"loop": Loop(VOCAB - 1, p=0.1), "coin": Coin(0.3, vocab_size=VOCAB), "lively": specimen.model}
+    models = {"loop": Repeater(VOCAB - 1, p=0.1), "coin": Coin(0.3, vocab_size=VOCAB), "lively": specimen.model}
     for name, model in models.items():
         eosin.audit(
             model,

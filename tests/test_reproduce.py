@@ -48,7 +48,7 @@ from eosin.paper.plan import (
 from eosin.paper.presets import load_preset, preset_names
 from eosin.paper.rendering import Shown, baseline_records, page, verdict, write_plan
 from eosin.paper.results import PIECES, Results
-from eosin.proofs.constructions import Loop, Script
+from eosin.proofs.constructions import Repeater, Script
 from eosin.records.record import Counts, Record, read_records
 from eosin.report.tables import Table
 from eosin.training.loop import Stopped
@@ -860,7 +860,7 @@ def test_a_remedy_is_traced_to_its_end_and_a_loop_to_its_limit(done: tuple[Path,
     words, long = Tokenizer.load(done[1] / "runs" / "word-tanh-softmax"), [1, 2] * TRACED
     ended = in_words(trace(Script([[*long, 0]], vocab_size=3), [1], "greedy", max_steps=1500), words)
     assert (len(ended["steps"]), ended["cause"], ended["loop"]) == (len(long) + 1, "eos", None)
-    left = in_words(trace(Loop(3), [1], "greedy", max_steps=TRACED + 50), words)
+    left = in_words(trace(Repeater(3), [1], "greedy", max_steps=TRACED + 50), words)
     assert (len(left["steps"]), left["cause"], left["loop"]) == (TRACED, "looping", {"onset": 1, "period": 3})
     late = Script([[1, 1, 2, 2] * TRACED + [1, 2] * TRACED], vocab_size=3)
     left = in_words(trace(late, [1], "greedy", max_steps=6 * TRACED), words)

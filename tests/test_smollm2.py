@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 import eosin  # noqa: E402
 from eosin.cli.main import main  # noqa: E402
-from eosin.hub import CausalLM, TerminationFloor, consistent, self_terminating  # noqa: E402
+from eosin.hub import CausalLM, TerminationFloor, add_head, consistent  # noqa: E402
 from eosin.hub.loading import Words, load_causal  # noqa: E402
 
 pytestmark = [
@@ -81,8 +81,8 @@ def test_heads_begin_as_they_say(opened: tuple[CausalLM, Words]):
     row = torch.tensor(words.prompts(TEXTS[1:2]))
     with torch.no_grad():
         before = lm.model(row).logits.double().log_softmax(-1)
-        nmst = self_terminating(lm.model, epsilon=1e-12, kind="nmst")(row).logits.double().log_softmax(-1)
-        st = self_terminating(lm.model, epsilon=1e-12, kind="st")(row).logits.double().log_softmax(-1)
+        nmst = add_head(lm.model, "non-monotonic", epsilon=1e-12)(row).logits.double().log_softmax(-1)
+        st = add_head(lm.model, "self-terminating", epsilon=1e-12)(row).logits.double().log_softmax(-1)
     assert_close(nmst.exp(), before.exp(), atol=1e-6, rtol=1e-4)
     survived = (1 - before[..., lm.eos_ids[0]].exp()).cumprod(1)
     assert_close(1 - st[..., lm.eos_ids[0]].exp(), survived, atol=1e-3, rtol=1e-3)

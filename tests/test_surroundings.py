@@ -10,11 +10,11 @@ import torch
 from members import neural, prefixes
 
 import eosin
-from eosin.guarantees.certificate import certify, floor_for_budget, log_survival
+from eosin.guarantees.certificate import bound_log_survival, certify, floor_for_budget
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
 from eosin.proofs.cycles import norm_bound
-from eosin.proofs.saved_cycles import beside, read_certificates
+from eosin.proofs.saved_cycles import cycles_path, read_certificates
 
 
 @contextmanager
@@ -89,11 +89,11 @@ def test_decodings_of_heads_and_floors(surroundings, head: str):
 
 def audited(core: str, out: Path):
     audit = eosin.audit(model_of(core), CONTEXTS, ["greedy"], max_steps=150, out=out)
-    certificates = list(read_certificates(beside(out))) if beside(out).exists() else []
-    checked = [certificate.holds(model_of(core)).written() for certificate in certificates]
+    certificates = list(read_certificates(cycles_path(out))) if cycles_path(out).exists() else []
+    checked = [certificate.reprove(model_of(core)).to_dict() for certificate in certificates]
     out.unlink()
-    beside(out).unlink(missing_ok=True)
-    return [record.written() for record in audit.records], [each.written() for each in certificates], checked
+    cycles_path(out).unlink(missing_ok=True)
+    return [record.written() for record in audit.records], [each.to_line() for each in certificates], checked
 
 
 @pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
@@ -128,7 +128,7 @@ def test_other_results(surroundings, result):
 def guarantees(head: str):
     model = model_of("gru", head)
     floor = floor_for_budget(model, "nucleus:0.4", 200)
-    return [(certify(model, spec), log_survival(model, spec, 20).tolist()) for spec in SPECS], floor.epsilon
+    return [(certify(model, spec), bound_log_survival(model, spec, 20).tolist()) for spec in SPECS], floor.epsilon
 
 
 @pytest.mark.parametrize("head", HEADS)

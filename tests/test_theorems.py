@@ -12,7 +12,7 @@ from eosin.decoding.truncation import TRUNCATIONS
 from eosin.logits import as_logits
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import TanhRNN
-from eosin.proofs.constructions import Coin, Loop, Script, theorem_3_4
+from eosin.proofs.constructions import Coin, Repeater, Script, build_theorem_3_4
 
 BOUNDED = ["self-terminating", "non-monotonic"]
 
@@ -28,7 +28,7 @@ def last_step(epsilon: float) -> int:
 @pytest.mark.parametrize("vocab", [2, 3, 10, 200])
 def test_3_4_eos_is_last_for_a_long_time(vocab: int):
     """Under greedy decoding, and under a path that visits every token; also where the prefix contains eos."""
-    model = theorem_3_4(vocab)
+    model = build_theorem_3_4(vocab)
     prefix = torch.tensor([[1, 1], [0, 0], [vocab - 1, 0]])
     logits, state = model.prefill(prefix)
     for step in range(300):
@@ -41,7 +41,7 @@ def test_3_4_eos_is_last_for_a_long_time(vocab: int):
 
 def test_3_4_is_the_ordinary_class_with_the_weights_of_the_proof():
     vocab, upper = 7, 2
-    model = theorem_3_4(vocab, upper=upper)
+    model = build_theorem_3_4(vocab, upper=upper)
     assert type(model.core) is TanhRNN
     cell = model.core.layers[0]
     assert (cell.weight_hh_l0[:upper, :upper] > 0).all()
@@ -59,7 +59,7 @@ def test_3_4_is_the_ordinary_class_with_the_weights_of_the_proof():
 @pytest.mark.parametrize("vocab", [2, 5, 12])
 @pytest.mark.parametrize("eos_id", [0, 1])
 def test_3_4_incomplete_decoders_never_end(vocab: int, eos_id: int):
-    model = theorem_3_4(vocab, eos_id)
+    model = build_theorem_3_4(vocab, eos_id)
     specs = ["greedy", *(f"beam:{k}" for k in (1, vocab - 1)), f"beam:{vocab - 1},stop=first"]
     specs += [f"top-k:{k}" for k in (1, vocab // 2, vocab - 1)]
     specs += [f"nucleus:{mu}" for mu in (0.1, 0.3, 1 - 1 / vocab)]
@@ -76,12 +76,12 @@ CONSISTENT = [f"consistent-{rule(rule.examples[0])}" for rule in TRUNCATIONS.val
 @pytest.mark.parametrize("spec", ["ancestral", "nucleus:1", "top-k:{vocab}", *CONSISTENT])
 def test_3_4_the_model_itself_is_consistent(vocab: int, spec: str):
     """Ancestral sampling, a complete top-k and every consistent variant end."""
-    found = eosin.decode(theorem_3_4(vocab), prefixes(8, vocab=vocab), spec.format(vocab=vocab), max_steps=20_000)
+    found = eosin.decode(build_theorem_3_4(vocab), prefixes(8, vocab=vocab), spec.format(vocab=vocab), max_steps=20_000)
     assert found.terminated.all()
 
 
 def test_3_4_a_beam_as_wide_as_the_vocabulary_can_end():
-    assert eosin.decode(theorem_3_4(3), [[1]], "beam:3,stop=first", max_steps=300).terminated.all()
+    assert eosin.decode(build_theorem_3_4(3), [[1]], "beam:3,stop=first", max_steps=300).terminated.all()
 
 
 # Theorem 4.1: consistent samplers (q(eos) >= p(eos) itself is in test_choice)
@@ -169,7 +169,7 @@ def test_top_k_and_nucleus_keep_eos_from_the_bound_on(head: str, spec: str):
 
 
 def test_closed_forms_of_the_toys():
-    assert eosin.decode(Loop(4), [[1], [2], [3]], "greedy", max_steps=9).tokens == [
+    assert eosin.decode(Repeater(4), [[1], [2], [3]], "greedy", max_steps=9).tokens == [
         [2, 3, 4, 1, 2, 3, 4, 1, 2],
         [3, 4, 1, 2, 3, 4, 1, 2, 3],
         [4, 1, 2, 3, 4, 1, 2, 3, 4],
@@ -187,10 +187,10 @@ def test_closed_forms_of_the_toys():
     [
         lambda: Coin(1.5),
         lambda: Coin(0.5, vocab_size=1),
-        lambda: Loop(0),
-        lambda: Loop(2, p=0.5),
+        lambda: Repeater(0),
+        lambda: Repeater(2, p=0.5),
         lambda: Script([[1]], vocab_size=4, certainty=0.2),
-        lambda: theorem_3_4(1),
+        lambda: build_theorem_3_4(1),
     ],
 )
 def test_bad_toys(make):

@@ -13,7 +13,7 @@ from test_next_token import surveyed
 import eosin
 from eosin.decoding.distribution import BLOCK
 from eosin.decoding.spec import parse_decoder
-from eosin.proofs.constructions import Loop, Script, theorem_3_4
+from eosin.proofs.constructions import Repeater, Script, build_theorem_3_4
 from eosin.states import TensorState
 
 PREFIXES = [[1, 2, 5], [6], [4, 4], [0, 1, 2], [5]]
@@ -78,7 +78,7 @@ def test_kept_is_what_can_be_drawn(spec: str):
 
 
 def test_the_model_of_theorem_3_4_ranks_eos_last_for_ever():
-    trace = eosin.trace(theorem_3_4(VOCAB, eos_id=EOS), [1, 2], "top-k:4,temperature=2", max_steps=30)
+    trace = eosin.trace(build_theorem_3_4(VOCAB, eos_id=EOS), [1, 2], "top-k:4,temperature=2", max_steps=30)
     assert {(step.eos_rank, step.kept, step.removed_by) for step in trace.steps} == {(VOCAB, 4, "top-k:4")}
     assert not trace.cause.ends
 
@@ -97,14 +97,14 @@ def test_the_model_of_theorem_3_4_ranks_eos_last_for_ever():
 )
 def test_a_loop_by_hand(spec: str, kept: int, removed_by: str | None):
     """One token of probability 0.9, eos with 0.1, nothing else."""
-    first, *_ = eosin.trace(Loop(4, p=0.1), [2], spec, max_steps=5).steps
+    first, *_ = eosin.trace(Repeater(4, p=0.1), [2], spec, max_steps=5).steps
     assert (first.kept, first.removed_by, first.eos_rank) == (kept, removed_by, 2)
     assert math.isclose(first.eos_prob, 0.1)
 
 
 @pytest.mark.parametrize("spec", ["greedy", "ancestral", "nucleus:0.4", "consistent-nucleus:0.4", "beam:3"])
 def test_where_eos_cannot_occur_it_is_the_model_that_removed_it(spec: str):
-    trace = eosin.trace(Loop(4, p=0.0), [2], spec, max_steps=6)
+    trace = eosin.trace(Repeater(4, p=0.0), [2], spec, max_steps=6)
     assert {step.removed_by for step in trace.steps} == {"the model"}
     assert {step.kept for step in trace.steps} == {1}
 
@@ -138,7 +138,7 @@ def test_a_beam_that_met_the_limit_shows_its_best_finished_hypothesis():
 
 
 def test_a_trace_is_json():
-    trace = eosin.trace(Loop(4, p=0.1), torch.tensor([2]), "nucleus:0.2", max_steps=2, seed=5, index=8)
+    trace = eosin.trace(Repeater(4, p=0.1), torch.tensor([2]), "nucleus:0.2", max_steps=2, seed=5, index=8)
     written = json.loads(json.dumps(trace.as_json()))
     assert {key: written[key] for key in ("prefix", "decoder", "max_steps", "seed", "index", "cause", "last_step")} == {
         "prefix": [2], "decoder": "nucleus:0.2", "max_steps": 2, "seed": 5, "index": 8, "cause": "limit", "last_step": 2
@@ -169,4 +169,4 @@ class Mute:
 )
 def test_bad_input(arguments: tuple, says: str):
     with pytest.raises(ValueError, match=says):
-        eosin.trace(Loop(4), *arguments, max_steps=3)
+        eosin.trace(Repeater(4), *arguments, max_steps=3)

@@ -20,7 +20,7 @@ from eosin.data.sources import open_source
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
 from eosin.proofs.drift import MOVES
-from eosin.proofs.saved_cycles import beside, read_certificates
+from eosin.proofs.saved_cycles import cycles_path, read_certificates
 from eosin.training.config import Config
 from eosin.training.loop import train
 
@@ -121,18 +121,18 @@ def run_on(model, contexts, rows, steps: int) -> None:
 def test_certificates_hold_when_they_are_checked_again(trained, audited):
     _, model = trained
     _, _, _, out = audited
-    if not beside(out).exists():
+    if not cycles_path(out).exists():
         pytest.skip("nothing was certified")
-    certificates = list(read_certificates(beside(out)))
+    certificates = list(read_certificates(cycles_path(out)))
     assert certificates
     for certificate in certificates[:5]:
-        again = certificate.holds(model)
+        again = certificate.reprove(model)
         assert again is not None
-        assert again.written() == certificate.cycle.written()
+        assert again.to_dict() == certificate.cycle.to_dict()
     other = copy.deepcopy(model)
     with torch.no_grad():
         other.output.bias[certificates[0].cycle.tokens[0]] -= 100.0
-    assert certificates[0].holds(other) is None
+    assert certificates[0].reprove(other) is None
 
 
 @pytest.mark.parametrize("spec", ["greedy", "nucleus:0.4", "beam:3"])

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import eosin
 from eosin.decoding.distribution import Workspace, survey
 from eosin.decoding.loop import BATCH_MULTIPLE, SMALLEST_BATCH
-from eosin.proofs.constructions import Coin, Loop, Script
+from eosin.proofs.constructions import Coin, Repeater, Script
 
 SMALL = [spec for spec in DECODERS if fits(spec, VOCAB)]
 PREFIXES = [[1, 2, 5], [6], [4, 4], [0, 1, 2], [5], [2, 6], [1, 1, 1], [0, 5]]
@@ -147,10 +147,10 @@ def test_cost_follows_the_tokens_produced():
 
 
 def test_the_last_step_is_not_taken():
-    model = Counted(Loop(3))
+    model = Counted(Repeater(3))
     eosin.decode(model, [[1]] * 20, "greedy", max_steps=10)
     assert len(model.steps) == 9
-    model = Counted(Loop(3))
+    model = Counted(Repeater(3))
     eosin.decode(model, [[1]] * 20, "greedy", max_steps=1)
     assert model.steps == []
 

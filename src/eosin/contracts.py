@@ -6,9 +6,9 @@ tokens. These are the shapes that the other modules fill.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from eosin.decoding.distribution import NextToken
     from eosin.decoding.selection import Line
     from eosin.decoding.truncation import Kept
+    from eosin.log_odds import LogOdds, Promise
     from eosin.logits import Logits
 
 # Shape names, batch first everywhere. A row is one context under decoding, or one hypothesis of its beam.
@@ -28,6 +29,8 @@ Rows = Int[Tensor, " rows"]
 EosIds = Int[Tensor, " eos"]
 EosLogits = Float[Tensor, "batch time"]
 LogSurvival = Float64[Tensor, "batch time"]
+HeadMemory = Float64[Tensor, "batch *numbers"]
+HeadMemories = Float64[Tensor, "batch time *numbers"]
 Uniforms = Float64[Tensor, "batch 2"]
 
 
@@ -48,8 +51,7 @@ class Generative(Protocol):
     """All that decoding asks of a model. softmax(logits) is the next-token distribution, whatever head made it.
 
     Logits are a (batch, vocab) tensor or, where writing them out would be waste, an `eosin.logits.Logits`.
-    More is optional. `promise(temperature)` is what the model promises about eos, an `eosin.log_odds.Promise`;
-    `grounds` says it in words. `pool` is the number of rows that are best decoded at a time.
+    More is optional: `PromisesEos`, `HasStepFormula`, and `pool`, the number of rows that are best decoded at a time.
     """
 
     @property
@@ -76,11 +78,18 @@ class LanguageModel(Generative, Protocol):
 
 
 @runtime_checkable
+class PromisesEos(Protocol):
+    """A model that knows a lower bound on the log-odds of eos before it reads anything; certificates need it."""
+
+    def promise(self, temperature: float = 1.0) -> Promise:
+        """The bound at a temperature."""
+
+
+@runtime_checkable
 class Core(Protocol):
     """A network from embedded tokens to hidden vectors: a recurrent one or a transformer.
 
-    One more method is optional. `reach(directions)` says how large d . h can get over all hidden vectors h, for each
-    row d of a (directions, width) tensor; with it Lemma 3.2 bounds p(eos) from the weights.
+    More is optional: `BoundedCore` and `FormulaCore`.
     """
 
     width: int
@@ -95,20 +104,91 @@ class Core(Protocol):
 
 
 @runtime_checkable
+class BoundedCore(Protocol):
+    """A core with bounded hidden vectors: with it Lemma 3.2 bounds p(eos) from the weights."""
+
+    def reach(self, directions: Float64[Tensor, "directions width"]) -> Float64[Tensor, " directions"]:
+        """How large d . h can get for each direction d, over all hidden vectors h."""
+
+
+@runtime_checkable
+class FormulaCore(Core, Protocol):
+    """A recurrent core whose step is also a formula; proofs of loops need it.
+
+    Its state is a `TensorState` of `depth * tensors_per_layer` tensors of shape (batch, width), the lowest layer first.
+    The first tensor of a layer is its hidden vector; that of the last layer is the output of the core. The class that
+    defines `forward` must define `next_memory` too: a subclass with another `forward` does not inherit the formula.
+    """
+
+    @property
+    def depth(self) -> int:
+        """The number of layers."""
+
+    @property
+    def tensors_per_layer(self) -> int:
+        """The number of tensors in the state of a layer."""
+
+    def next_memory(self, inputs: Any, memory: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One step of one row, from `+ - *`, products with matrices, `tanh`, `sigmoid`, `chunk` and slices alone.
+
+        On float64 vectors it gives what `forward` gives but for rounding. On expansions with error bounds it gives an
+        expansion.
+        """
+
+
+@dataclass(frozen=True)
+class StepFormula:
+    """One step of a model as a formula: logits = weight h + bias, with h from the core and the embedded token."""
+
+    core: FormulaCore
+    embedding: Float[Tensor, "vocab width"]
+    weight: Float[Tensor, "vocab width"]
+    bias: Float[Tensor, " vocab"]
+
+
+@runtime_checkable
+class HasStepFormula(Protocol):
+    """A model whose step is a formula; proofs of loops need it.
+
+    The state of the model is a `PairState` with the state of the core first. The class that defines `step_formula` must
+    define `prefill` and `step` too: subclasses and wrappers that read tokens differently do not inherit the formula.
+    """
+
+    def step_formula(self) -> StepFormula | None:
+        """None where a part of the model has no formula."""
+
+
+@runtime_checkable
 class Head(Protocol):
     """Decides how probable eos is, from the eos logit and a memory of its own.
 
-    `None` as log-survival means that the softmax over all logits stands.
-
-    One more method is optional. `promise(steps)` says what log(1 - p(eos)) never exceeds at each step, counted from 1,
-    whatever the logits; it never rises, and None means again that the softmax stands. `grounds` says it in words.
+    The memory is a float64 tensor of shape (batch, *memory_shape), zero before the first position that counts.
+    More is optional: `BoundedHead`. A head with `keeps_softmax = True` always answers None, for the softmax over all
+    logits; the class that says so must define `forward` too.
     """
 
-    def initial(self, batch: int, device: torch.device) -> State:
-        """The memory at the end of the context, before any token has counted."""
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
+        """() for one number a row."""
 
-    def __call__(self, eos_logits: EosLogits, memory: Any) -> tuple[LogSurvival | None, State]:
-        """log(1 - p(eos)) at each position. A single step is a sequence of length one."""
+    @property
+    def logit_favors_eos(self) -> bool:
+        """Whether a larger eos logit makes eos more probable."""
+
+    def __call__(self, eos_logits: EosLogits, memory: HeadMemory) -> tuple[LogSurvival | None, HeadMemories]:
+        """log(1 - p(eos)) at each position, and the memory after each. A single step is a sequence of length one."""
+
+
+@runtime_checkable
+class BoundedHead(Protocol):
+    """A head that bounds p(eos) from below, whatever the logits; certificates need it."""
+
+    @property
+    def grounds(self) -> str:
+        """The bound in words."""
+
+    def bound(self, steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
+        """An upper bound on log(1 - p(eos)) at each step, counted from 1; it never rises."""
 
 
 @runtime_checkable
@@ -169,8 +249,7 @@ class Search(Protocol):
 class Decoder(Protocol):
     """A decoding algorithm; its `str` is its specification, as in "consistent-nucleus:0.2".
 
-    One more method is optional, here and in a `Truncation`. `passes_on(log_odds, vocab_size, eos_count)` says what is
-    left of a promise about eos: the least log-odds of ending, given the least of eos under the model.
+    More is optional, here and in a `Truncation`: `PassesOnEos`.
     """
 
     @property
@@ -186,3 +265,27 @@ class Decoder(Protocol):
 
     def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Search:
         """A search over contexts that have just been prefilled, one row each."""
+
+
+@runtime_checkable
+class PassesOnEos(Protocol):
+    """A decoder or a truncation that passes on a part of what a model promises about eos."""
+
+    @property
+    def keeps_eos(self) -> bool:
+        """As in `Decoder`."""
+
+    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        """The least log-odds of ending, given the least log-odds of eos under the model."""
+
+
+def is_defined_together(owner: object, *names: str) -> bool:
+    """Whether one class defines all these attributes of an object.
+
+    An optional method that describes others, such as a formula for `step`, holds only for those of its own class. A
+    subclass, a wrapper or an instance that replaces one of them must not inherit the description.
+    """
+    if any(name in getattr(owner, "__dict__", {}) for name in names):
+        return False
+    classes = {next((cls for cls in type(owner).__mro__ if name in vars(cls)), None) for name in names}
+    return len(classes) == 1 and None not in classes

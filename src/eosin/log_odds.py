@@ -1,56 +1,78 @@
-"""What is promised about eos before anything is decoded: numbers below which its log-odds are never.
+"""Lower bounds on the log-odds of eos, known before decoding.
 
 Log-odds, log(p / (1 - p)), hold both ends: a bound of 10^-500 that follows from the weights, and a probability that
-tends to one. A model makes a promise, for a temperature; a decoder passes on what its choices leave of it. Whoever
-has no method for that promises nothing.
+tends to one. A model makes a promise for a temperature. A decoder passes on what its choices leave of it. A model or a
+decoder without the method promises nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
+from eosin.contracts import Decoder, PassesOnEos, PromisesEos, Truncation
+from eosin.logits import log_odds_of_eos
+
+Steps = Float64[Tensor, " steps"]
 LogOdds = Float64[Tensor, " steps"]
-Promise = Callable[[Float64[Tensor, " steps"]], LogOdds]
-"""From steps, counted from 1, to the least log-odds of eos at them, all eos tokens together; it never falls."""
 ROUNDING = 1e-12
 """A lead by less is a tie, which guarantees nothing."""
 
 
-def nothing(steps: Float64[Tensor, " steps"]) -> LogOdds:
-    """The promise of a model of which nothing is known."""
-    return torch.full_like(steps, -math.inf)
+@dataclass(frozen=True)
+class Promise:
+    """A lower bound on the log-odds of eos at each step, all eos tokens together. It never falls with the step."""
+
+    bound: Callable[[Steps], LogOdds]
+    """From steps, counted from 1, to the bound."""
+    grounds: str
+    """The bound and its reason in words."""
+
+    def __call__(self, steps: Steps) -> LogOdds:
+        return self.bound(steps)
 
 
-def promise_of(model: Any, temperature: float = 1.0) -> Promise:
-    """What a model promises about eos at a temperature."""
-    return model.promise(temperature) if hasattr(model, "promise") else nothing
+NO_PROMISE = Promise(lambda steps: torch.full_like(steps, -math.inf), "nothing about p(eos)")
 
 
-def passed_on(by: Any, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+def get_promise(model: object, temperature: float = 1.0) -> Promise:
+    """The promise of a model at a temperature."""
+    return model.promise(temperature) if isinstance(model, PromisesEos) else NO_PROMISE
+
+
+def promise_from_survival(
+    bound: Callable[[Steps], Steps], grounds: str, temperature: float, vocab_size: int, eos_count: int
+) -> Promise:
+    """The promise that follows from an upper bound on log(1 - p(eos)) at each step, at temperature 1."""
+    return Promise(
+        lambda steps: apply_temperature(log_odds_of_eos(bound(steps)), temperature, vocab_size, eos_count), grounds
+    )
+
+
+def pass_on(decoder: Decoder | Truncation, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
     """The least log-odds that a decoder ends, or that a truncation draws eos, given those of eos under the model."""
-    if hasattr(by, "passes_on"):
-        return by.passes_on(log_odds, vocab_size, eos_count)
-    return log_odds if by.keeps_eos else nothing(log_odds)
+    if isinstance(decoder, PassesOnEos):
+        return decoder.pass_on(log_odds, vocab_size, eos_count)
+    return log_odds if decoder.keeps_eos else torch.full_like(log_odds, -math.inf)
 
 
-def tempered(log_odds: LogOdds, temperature: float, vocab_size: int, eos_count: int) -> LogOdds:
-    """What is left at a temperature of log-odds promised at temperature 1.
+def apply_temperature(log_odds: LogOdds, temperature: float, vocab_size: int, eos_count: int) -> LogOdds:
+    """A lower bound on the log-odds at a temperature, given one at temperature 1.
 
-    With s = 1 / temperature, p^s is to be compared with the sum of r^s over the other tokens, whose r sum to 1 - p.
-    That sum is at most (1 - p)^s if s >= 1, and n^(1 - s) (1 - p)^s for n tokens if s < 1, where all are equal. The
-    tokens that end are summed as well: of them it is the other way round.
+    With s = 1 / temperature, compare p^s with the sum of r^s over the other tokens, whose r sum to 1 - p. That sum is
+    at most (1 - p)^s if s >= 1, and at most n^(1 - s) (1 - p)^s for n tokens if s < 1, where all are equal. The tokens
+    that end are summed too; for them the inequality is the other way round.
     """
     power = 1 / temperature
     crowd = eos_count if power > 1 else max(1, vocab_size - eos_count)
     return power * log_odds - abs(power - 1) * math.log(crowd)
 
 
-def leads(log_odds: LogOdds, eos_count: int) -> Bool[Tensor, " steps"]:
-    """Where eos is certainly the most probable token: the largest of so many shares, against one token for the rest."""
+def is_most_probable(log_odds: LogOdds, eos_count: int) -> Bool[Tensor, " steps"]:
+    """Where an eos token is certainly the most probable token: its share is at least that of an equal part."""
     return log_odds > math.log(eos_count) + ROUNDING

@@ -45,7 +45,7 @@ from eosin.outcome import Completion
 from eosin.proofs.drift import drift
 from eosin.proofs.dynamics import dynamics_of
 from eosin.proofs.prover import prover_of
-from eosin.proofs.saved_cycles import CertifiedCycle, append, beside, read_certificates
+from eosin.proofs.saved_cycles import CertifiedCycle, append_certificates, cycles_path, read_certificates
 from eosin.records.record import ALL, Record, pooled, read_records
 from eosin.report.audits import by_decoder
 from eosin.report.tables import as_text
@@ -255,16 +255,16 @@ def spelt(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
 
 def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:
     """What is there must be of this model."""
-    if out is None or not beside(Path(out)).exists():
+    if out is None or not cycles_path(Path(out)).exists():
         return
-    for certificate in read_certificates(beside(Path(out))):
+    for certificate in read_certificates(cycles_path(Path(out))):
         if certificate.model != model:
-            raise BadInput(f"{beside(Path(out))} holds certificates of another model; name another file (--out)")
+            raise BadInput(f"{cycles_path(Path(out))} holds certificates of another model; name another file (--out)")
 
 
 def keep_certificates(out: Path | str | None, certificates: list[CertifiedCycle]) -> None:
     if out is not None and certificates:
-        append(beside(Path(out)), certificates)
+        append_certificates(cycles_path(Path(out)), certificates)
 
 
 def shard_name(start: int, size: int) -> str:
@@ -294,7 +294,7 @@ def signature(
 
 def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
     """Whether nothing can be added to what a file holds: another version may count otherwise, or mistake a model."""
-    certificates = list(read_certificates(beside(path))) if beside(path).exists() else []
+    certificates = list(read_certificates(cycles_path(path))) if cycles_path(path).exists() else []
     models = [*(record.signature.get("model", {}) for record in there), *(each.model for each in certificates)]
     versions = {release_line(record.signature.get("eosin")) for record in there}
     return bool(versions - {release_line(eosin.__version__)}) or not all("parts" in model for model in models)
@@ -307,8 +307,8 @@ def release_line(version: str | None) -> str:
 
 def begin_anew(path: Path) -> None:
     """Records and certificates of another version are kept, and can be reported, but nothing is added to them."""
-    kept = [set_aside(each) for each in (path, beside(path)) if each.exists()]
-    beside(path).unlink(missing_ok=True)
+    kept = [set_aside(each) for each in (path, cycles_path(path)) if each.exists()]
+    cycles_path(path).unlink(missing_ok=True)
     logger.warning(
         "%s holds records of another version of eosin: this audit begins anew, and they are kept as %s",
         path,
@@ -348,7 +348,7 @@ def appending(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[
         yield [], lambda record: None
         return
     path = Path(out)
-    if path == beside(path):
+    if path == cycles_path(path):
         raise BadInput(f"{path}: this ending is that of the certificates beside the records; name another file (--out)")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:

@@ -24,7 +24,7 @@ from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.models.checkpoint import TWINS
 from eosin.outcome import Completion
-from eosin.proofs.saved_cycles import beside
+from eosin.proofs.saved_cycles import cycles_path
 from eosin.records.record import ALL, Record, lines_of, read_records
 from eosin.report.audits import by_decoder, loops
 from eosin.report.tables import as_text
@@ -131,7 +131,7 @@ def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]
     out = options.out
     if out is None and subject.audits is not None:
         out = subject.audits / default_name(options, len(prefixes))
-    if out and options.completions and real(options.completions) in (real(out), real(beside(out))):
+    if out and options.completions and real(options.completions) in (real(out), real(cycles_path(out))):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
     about = {**subject.about(), "contexts_from": origin_of(options), "dtype": options.dtype}
     try:
@@ -186,8 +186,8 @@ def described(found: list[tuple[Audit, Path | None]]) -> str:
         parts += ["", "the bits of this model depend on the batch: near-ties may fall otherwise with another --pool"]
     for out in (out for _, out in found if out):
         parts += ["", f"records: {out}"]
-        if beside(out).exists():
-            parts += [f"certificates: {beside(out)} (eosin certify --check)"]
+        if cycles_path(out).exists():
+            parts += [f"certificates: {cycles_path(out)} (eosin certify --check)"]
     return "\n".join(parts)
 
 

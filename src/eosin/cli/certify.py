@@ -69,7 +69,7 @@ def check(subject: Subject, options: argparse.Namespace) -> None:
         raise BadInput(f"{options.check} has no certificate of a cycle")
     tokenizer = subject.tokenizer
     certified = as_certified(model, certificates)
-    checked = [(certificate, certificate.holds(certified)) for certificate in certificates]
+    checked = [(certificate, certificate.reprove(certified)) for certificate in certificates]
     if options.json:
         print(json.dumps([checked_json(certificate, now) for certificate, now in checked]))
     else:
@@ -126,7 +126,7 @@ def floored(model: Generative, epsilon: float | None, grace: int | None) -> Gene
 
 
 def proposal(model: Generative, spec: str, certificate: Certificate, budget: int) -> str:
-    if certificate.within(budget):
+    if certificate.ends_within(budget):
         return f"Within {budget:,} steps: as it is."
     floor = floor_for_budget(model, spec, budget)
     return (
@@ -146,7 +146,7 @@ def for_machines(model: Generative, certificate: Certificate, budget: int | None
         return certificate.as_json()
     floor = floor_for_budget(model, certificate.decoder, budget)
     return certificate.as_json() | {
-        "within_budget": certificate.within(budget),
+        "within_budget": certificate.ends_within(budget),
         "floor": {"epsilon": floor.epsilon, "grace": floor.grace},
         "self_terminating": {"epsilon": epsilon_for_budget(budget)},
     }

@@ -19,7 +19,7 @@ from eosin.contracts import EosIds, Rows, Token
 from eosin.decoding.distribution import NextToken, largest
 from eosin.decoding.search_state import Table, UnderWay, cause_of, written
 from eosin.errors import BadInput
-from eosin.log_odds import LogOdds, leads
+from eosin.log_odds import LogOdds, is_most_probable
 from eosin.outcome import Completion
 
 WIDEST = 1_000_000
@@ -53,9 +53,9 @@ class Beam:
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do: a beam may be wider than it."""
 
-    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         """Of ending one hypothesis: where eos is the most probable token after each, the best expansion of all ends."""
-        return torch.where(leads(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
+        return torch.where(is_most_probable(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
 
     def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Hypotheses:
         return Hypotheses(self, indices, eos_ids, max_steps)

@@ -21,7 +21,7 @@ from torch.nn import functional
 from eosin.contracts import Generative, Prefix, Token, Tokens
 from eosin.decoding.loop import usual_pool
 from eosin.decoding.scoring import score_by_steps
-from eosin.log_odds import Promise, promise_of, tempered
+from eosin.log_odds import Promise, apply_temperature, get_promise
 from eosin.logits import Logits, Rewritten, as_logits, log1mexp, log_odds_of_eos
 from eosin.states import PairState, TensorState
 
@@ -63,28 +63,23 @@ class Floor(nn.Module):
         return self.grace + math.floor(-math.log(1 + len(self.eos_ids)) / math.log1p(-self.epsilon)) + 1
 
     def promise(self, temperature: float = 1.0) -> Promise:
-        """The floor's own promise on top of the model's.
+        """The bound of the floor on top of the model's own.
 
-        At a temperature it is the better of two: what is promised at temperature 1, tempered; and what the model
-        promises at that temperature, since the floor divides by the factor what eos is compared with and never lowers
-        eos itself.
+        At a temperature it is the better of two bounds. One is the bound at temperature 1, brought to the temperature.
+        The other is the model's own bound at the temperature: the floor divides what eos is compared with by the
+        factor, and never lowers eos itself.
         """
-        at_one = promise_of(self.model)
-        at_temperature = at_one if temperature == 1 else promise_of(self.model, temperature)
+        at_one = get_promise(self.model)
+        at_temperature = at_one if temperature == 1 else get_promise(self.model, temperature)
 
-        def promise(steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
+        def bound(steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
             log_factor = self._log_factor(steps)
             raised = log_odds_of_eos(functional.logsigmoid(-at_one(steps)) + log_factor)
-            own = tempered(raised, temperature, self.vocab_size, len(self.eos_ids))
+            own = apply_temperature(raised, temperature, self.vocab_size, len(self.eos_ids))
             return own.maximum(at_temperature(steps) - log_factor / temperature)
 
-        return promise
-
-    @property
-    def grounds(self) -> str:
-        """What is promised, in words."""
         since, when = (f"(t - {self.grace})", f"t > {self.grace}") if self.grace else ("t", "t")
-        return f"p(eos) >= 1 - (1 - {self.epsilon:g})^{since} at step {when}, by the floor"
+        return Promise(bound, f"p(eos) >= 1 - (1 - {self.epsilon:g})^{since} at step {when}, by the floor")
 
     def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
         logits, inner = self.model.prefill(prefix)

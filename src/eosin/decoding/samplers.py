@@ -20,7 +20,7 @@ from eosin.decoding.distribution import NextToken
 from eosin.decoding.loop import Paths
 from eosin.decoding.truncation import Kept, kept_by, shortest
 from eosin.errors import BadInput
-from eosin.log_odds import LogOdds, leads, passed_on
+from eosin.log_odds import LogOdds, is_most_probable, pass_on
 
 
 class LeftToRight:
@@ -58,8 +58,8 @@ class Greedy(LeftToRight):
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
         return leads.amin(0)
 
-    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
-        return torch.where(leads(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
+    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        return torch.where(is_most_probable(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
 
     def __str__(self) -> str:
         return "greedy"
@@ -109,10 +109,10 @@ class Sampler(LeftToRight):
             return torch.full_like(leads[0], -math.inf)
         return self.truncation.margin(leads / self.temperature)
 
-    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         if self.truncation is None or self.truncation.complete:
             return log_odds
-        return passed_on(self.truncation, log_odds, vocab_size, eos_count)
+        return pass_on(self.truncation, log_odds, vocab_size, eos_count)
 
     def __str__(self) -> str:
         rule = "ancestral" if self.truncation is None else str(self.truncation)

@@ -32,7 +32,7 @@ from eosin.contracts import EosIds, Truncation
 from eosin.decoding.distribution import LARGEST_TIE, NextToken, Ranked
 from eosin.decoding.selection import Line, Order, by_probability, line_where
 from eosin.errors import BadInput
-from eosin.log_odds import LogOdds, leads, nothing, passed_on
+from eosin.log_odds import LogOdds, is_most_probable, pass_on
 
 SURE = 2 * LARGEST_TIE
 """A promise or a proof must exceed a bound by this much: by a tie, and by what rounding can take from a sum."""
@@ -110,14 +110,14 @@ class Rule:
         """A token more probable than this is kept."""
         return 0.5
 
-    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         """Of several eos tokens only the most probable one is counted on, which has at least an equal share."""
         certain = self.certain(vocab_size)
         if certain == 0:
             return log_odds
         least = functional.logsigmoid(log_odds).exp() / eos_count - ROUNDING
-        kept = (least > certain) | (leads(log_odds, eos_count) & self.keeps_best)
-        left = torch.where(kept, log_odds - math.log(eos_count), nothing(log_odds))
+        kept = (least > certain) | (is_most_probable(log_odds, eos_count) & self.keeps_best)
+        left = torch.where(kept, log_odds - math.log(eos_count), -math.inf)
         return torch.where(least > self.sole, math.inf, left)
 
     def check(self, vocab_size: int) -> None:
@@ -390,9 +390,9 @@ class Consistent:
     def check(self, vocab_size: int) -> None:
         self.inner.check(vocab_size)
 
-    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         """All of it, and more where the inner rule keeps little besides eos."""
-        return log_odds.maximum(passed_on(self.inner, log_odds, vocab_size, eos_count))
+        return log_odds.maximum(pass_on(self.inner, log_odds, vocab_size, eos_count))
 
     def keep(self, next_token: NextToken) -> Kept | None:
         kept = self.inner.keep(next_token)

@@ -9,7 +9,7 @@ _HOME = {
     "CausalLM": "eosin.hub.causal_lm",
     "consistent": "eosin.hub.generation",
     "TerminationFloor": "eosin.hub.generation",
-    "self_terminating": "eosin.hub.heads",
+    "add_head": "eosin.hub.heads",
 }
 __all__ = list(_HOME)
 

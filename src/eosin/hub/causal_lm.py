@@ -13,11 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eosin.contracts import Prefix, Token, Tokens
+from eosin.contracts import Prefix, PromisesEos, Token, Tokens
 from eosin.errors import BadInput
 from eosin.hub.cache import Cached, is_plain, shell
 from eosin.hub.norms import least_log_odds
 from eosin.log_odds import Promise
+
+BY_NORM = "the final norm bounds the hidden vectors, and so the logits (Lemma 3.2)"
 
 
 def exact(logits: Tensor) -> Tensor:
@@ -73,22 +75,15 @@ class CausalLM(nn.Module):
         return exact(logits).log_softmax(-1).gather(-1, continuation[..., None])[..., 0]
 
     def promise(self, temperature: float = 1.0) -> Promise:
-        """What the model itself promises, or Lemma 3.2 with the bound that a final norm puts on the hidden vectors."""
-        if self._has_own_promise:
+        """The promise of the model's head, or Lemma 3.2 with the bound that a final norm puts on the hidden vectors."""
+        if isinstance(self.model, PromisesEos) and self._ends_as_its_head():
             return self.model.promise(temperature)
-        bound = least_log_odds(self.model, self.eos_ids, temperature)
-        return lambda steps: torch.full_like(steps, bound)
+        least = least_log_odds(self.model, self.eos_ids, temperature)
+        return Promise(lambda steps: torch.full_like(steps, least), BY_NORM)
 
-    @property
-    def grounds(self) -> str:
-        """What is promised, in words."""
-        own = self.model.grounds if self._has_own_promise else ""
-        return own or "the final norm bounds the hidden vectors, and so the logits (Lemma 3.2)"
-
-    @property
-    def _has_own_promise(self) -> bool:
-        """What a head promises, it promises of the tokens that end its texts."""
-        return hasattr(self.model, "promise") and set(self.model.config.eos_ids) <= set(self.eos_ids)
+    def _ends_as_its_head(self) -> bool:
+        """A head promises something about the tokens that end its own texts."""
+        return set(self.model.config.eos_ids) <= set(self.eos_ids)
 
     def _read(self, tokens: Tokens, state: Cached | None) -> tuple[Tensor, Cached]:
         """The logits after the last of the tokens."""

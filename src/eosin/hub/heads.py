@@ -1,16 +1,17 @@
 """Self-terminating heads on pretrained models: a causal language model whose eos logit is rewritten.
 
-With z_t the model's own log-odds of eos against all other tokens:
+The heads are those of `eosin.models.heads`. With z_t the model's own log-odds of eos against all other tokens:
 
-    st      1 - p_t = product over i <= t of (1 - epsilon) (1 - sigmoid(z_i))     (the paper; the product never rises)
-    nmst    1 - p_t = (1 - epsilon)^t (1 - sigmoid(z_t))                          (Choi, Cho and Lee)
+    self-terminating  1 - p_t = product over i <= t of (1 - epsilon) (1 - sigmoid(z_i))   (the paper; it never rises)
+    non-monotonic     1 - p_t = (1 - epsilon)^t (1 - sigmoid(z_t))                        (Choi, Cho and Lee)
 
-Steps are counted from the first token that is generated, or in training from the first label that counts. Nothing is
-added to the model but this rewrite, so nmst begins as the pretrained model, exactly as epsilon tends to zero; st begins
-with the product of its survivals, which is less, and has to learn to be sparing with eos.
+Steps are counted from the first token that is generated, or in training from the first label that counts. Only the eos
+logit changes. A non-monotonic head begins as the pretrained model, exactly so as epsilon tends to zero. A
+self-terminating head begins with the product of the model's survivals, which is less, and has to learn to be sparing
+with eos.
 
-The memory of a row is one more layer of its cache, a number for each position: whatever selects, reorders or crops a
-cache does it to the memory too.
+The memory of a head is one more layer of the cache, with an entry for each position: whatever selects, reorders or
+crops a cache does so with the memory too.
 """
 
 from __future__ import annotations
@@ -28,32 +29,37 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.cache_utils import DynamicLayer
 from transformers.generation.utils import GenerationMixin
 
+from eosin.contracts import BoundedHead, Head, HeadMemories, HeadMemory
 from eosin.errors import BadInput
 from eosin.hub.endings import as_ids
-from eosin.log_odds import Promise, tempered
-from eosin.logits import log_odds_of_eos, rewrite_eos
+from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
+from eosin.logits import rewrite_eos
+from eosin.models.heads import build_head, keeps_softmax, resolve_head
 
 IGNORED = -100
 """The label of a token that does not count."""
 
 
 class SelfTerminatingConfig(PreTrainedConfig):
-    """The configuration of the model inside, and what the head needs."""
+    """The configuration of the model inside, and that of its head: a kind and its settings.
+
+    Models that were saved by Eosin 0.x have `kind` and `epsilon` in place of `head`.
+    """
 
     model_type = "eosin-self-terminating"
 
     def __init__(
         self,
         inner: dict[str, Any] | None = None,
-        kind: str = "nmst",
-        epsilon: float = 1e-3,
+        head: dict[str, Any] | None = None,
         eos_ids: Sequence[int] = (),
         count_prompt: bool = False,
+        kind: str = "non-monotonic",
+        epsilon: float = 1e-3,
         **others: Any,
     ):
         self.inner = inner or {}
-        self.kind = kind
-        self.epsilon = epsilon
+        self.head = head or {"kind": kind, "epsilon": epsilon}
         self.eos_ids = list(eos_ids)
         self.count_prompt = count_prompt
         super().__init__(**others)
@@ -68,15 +74,16 @@ class SelfTerminatingConfig(PreTrainedConfig):
 
 
 class MemoryLayer(DynamicLayer):
-    """What a head remembers at every position, kept as a layer of the cache."""
+    """The memory of a head after every position, as a layer of the cache."""
 
-    def extended(self, memory: Float64[Tensor, "batch time"]) -> None:
-        self.update(memory[:, None, :, None], memory[:, None, :, None])
+    def extend(self, memories: HeadMemories) -> None:
+        as_keys = memories.flatten(2) if memories.dim() > 2 else memories[..., None]
+        self.update(as_keys[:, None], as_keys[:, None])
 
     @property
-    def last(self) -> Float64[Tensor, " batch"]:
+    def last(self) -> Float64[Tensor, "batch numbers"]:
         keys: Any = self.keys
-        return keys[:, 0, -1, 0]
+        return keys[:, 0, -1]
 
 
 class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
@@ -89,10 +96,11 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: SelfTerminatingConfig, inner: Any = None):
         super().__init__(config)
-        if config.kind not in HEADS:
-            raise BadInput(f"kind must be one of {', '.join(HEADS)}, got {config.kind!r}")
-        if not 0 < config.epsilon < 1:
-            raise BadInput(f"epsilon must lie strictly between 0 and 1, got {config.epsilon}")
+        self.head: Head = build_head(config.head)
+        if keeps_softmax(self.head):
+            raise BadInput(
+                f"kind must be a head that rewrites eos, got {config.head['kind']!r}: use the model as it is"
+            )
         self.inner = AutoModelForCausalLM.from_config(config.inner_config()) if inner is None else inner
         self.post_init()
 
@@ -107,7 +115,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         num_items_in_batch: Any = None,
         **others: Any,
     ) -> Any:
-        """The positions whose logits are wanted are counted; if others come before them, these are a prompt."""
+        """The head counts the positions whose logits are wanted; positions before them are the prompt."""
         keep = 0 if labels is not None or self.config.count_prompt else logits_to_keep
         answer = self.inner(
             input_ids=input_ids,
@@ -121,50 +129,43 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         # a cache that is being filled has the new positions already; the memory has not
         memory = memory_layer(cache)
         new = input_ids.shape[1] if input_ids is not None else others["inputs_embeds"].shape[1]
-        goes_on = memory is not None and memory.get_seq_length() > 0 and logits.shape[1] == new
-        start = memory.last if goes_on and memory is not None else logits.new_zeros(len(logits), dtype=torch.float64)
-        counted = in_text(attention_mask, logits) if self.config.count_prompt else counted_from(labels, logits)
-        answer.logits, remembered = self._rewritten(logits, counted, start)
+        start = logits.new_zeros(len(logits), *self.head.memory_shape, dtype=torch.float64)
+        if memory is not None and memory.get_seq_length() > 0 and logits.shape[1] == new:
+            start = memory.last.view_as(start)
+        counted = mask_text(attention_mask, logits) if self.config.count_prompt else mask_from_label(labels, logits)
+        answer.logits, memories = self._rewrite(logits, counted, start)
         if memory is not None:
-            memory.extended(functional.pad(remembered, (new - remembered.shape[1], 0)))
+            skipped = memories.new_zeros(len(memories), new - memories.shape[1], *memories.shape[2:])
+            memory.extend(torch.cat([skipped, memories], dim=1))
         if labels is not None:
             answer.loss = next_token_loss(answer.logits, labels, num_items_in_batch)
         answer.logits = answer.logits[:, -logits_to_keep:] if labels is None else answer.logits
         return answer
 
-    def _rewritten(
-        self,
-        logits: Float[Tensor, "batch time vocab"],
-        counted: Bool[Tensor, "batch time"],
-        start: Float64[Tensor, " batch"],
-    ) -> tuple[Float[Tensor, "batch time vocab"], Float64[Tensor, "batch time"]]:
-        """The logits with those of eos rewritten where the position counts, and what is remembered at each."""
+    def _rewrite(
+        self, logits: Float[Tensor, "batch time vocab"], counted: Bool[Tensor, "batch time"], start: HeadMemory
+    ) -> tuple[Float[Tensor, "batch time vocab"], HeadMemories]:
+        """The logits, those of eos rewritten where the position counts, and the memory after each position."""
         eos_ids = torch.tensor(self.config.eos_ids, device=logits.device)
         exact = logits.float()
         eos_logits = exact[..., eos_ids].double()
         others = exact.index_fill(-1, eos_ids, -math.inf).logsumexp(-1).double()
-        survived = functional.logsigmoid(others - eos_logits.logsumexp(-1))
-        log_survival, memory = HEADS[self.config.kind](survived, counted, start, math.log1p(-self.config.epsilon))
-        raised = rewrite_eos(eos_logits, others, lambda _: log_survival)
-        chosen = torch.where(counted[..., None], raised, eos_logits).to(exact.dtype)
-        return exact.index_copy(-1, eos_ids, chosen), memory
+        log_odds = eos_logits.logsumexp(-1) - others
+        head_logits = log_odds if self.head.logit_favors_eos else -log_odds
+        log_survival, memories = run_where_counted(self.head, head_logits, counted, start)
+        rewritten = rewrite_eos(eos_logits, others, lambda _: log_survival)
+        chosen = torch.where(counted[..., None], rewritten, eos_logits).to(exact.dtype)
+        return exact.index_copy(-1, eos_ids, chosen), memories
 
     def promise(self, temperature: float = 1.0) -> Promise:
-        """p_t(eos) >= 1 - (1 - epsilon)^t, whatever the model inside says."""
-        vocab = self.get_output_embeddings().weight.shape[0]
-
-        def promise(steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
-            odds = log_odds_of_eos(steps * math.log1p(-self.config.epsilon))
-            return tempered(odds, temperature, vocab, len(self.config.eos_ids))
-
-        return promise
-
-    @property
-    def grounds(self) -> str:
-        return f"p(eos) >= 1 - (1 - {self.config.epsilon:g})^t at step t, by the head"
+        """The bound of the head, whatever the model inside says."""
+        if not isinstance(self.head, BoundedHead):
+            return NO_PROMISE
+        vocab_size, eos_count = self.get_output_embeddings().weight.shape[0], len(self.config.eos_ids)
+        return promise_from_survival(self.head.bound, self.head.grounds, temperature, vocab_size, eos_count)
 
     def generate(self, *arguments: Any, **others: Any) -> Any:
-        """As of any model, with a cache: where the prompt ends is remembered there."""
+        """As of any model, but with a cache: the head keeps its memory there."""
         config = others.get("generation_config") or self.generation_config
         if not others.get("use_cache", getattr(config, "use_cache", True)):
             raise BadInput("a self-terminating head remembers its steps in the cache; leave use_cache on")
@@ -176,8 +177,8 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         return self.inner.resize_token_embeddings(*arguments, **others)
 
     def save_pretrained(self, *arguments: Any, **others: Any) -> None:
-        """With the configuration that the model inside has now: its vocabulary may have grown."""
-        self.config.inner = plain(self.inner.config)
+        """With the present configuration of the model inside: its vocabulary may have grown."""
+        self.config.inner = config_to_table(self.inner.config)
         super().save_pretrained(*arguments, **others)
 
     def get_input_embeddings(self) -> Any:
@@ -193,32 +194,19 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         self.inner.set_output_embeddings(value)
 
 
-Memory = tuple[Float64[Tensor, "batch time"], Float64[Tensor, "batch time"]]
+def run_where_counted(
+    head: Head, eos_logits: Float64[Tensor, "batch time"], counted: Bool[Tensor, "batch time"], start: HeadMemory
+) -> tuple[Float64[Tensor, "batch time"], HeadMemories]:
+    """What a head answers if it sees only the positions that count; at the others its memory stays as it was.
 
-
-def self_terminating_survival(
-    survived: Float64[Tensor, "batch time"],
-    counted: Bool[Tensor, "batch time"],
-    start: Float64[Tensor, " batch"],
-    log_factor: float,
-) -> Memory:
-    """Survivals are multiplied up; the product is what is remembered."""
-    log_survival = start[:, None] + torch.where(counted, survived + log_factor, 0.0).cumsum(1)
-    return log_survival, log_survival
-
-
-def non_monotonic_survival(
-    survived: Float64[Tensor, "batch time"],
-    counted: Bool[Tensor, "batch time"],
-    start: Float64[Tensor, " batch"],
-    log_factor: float,
-) -> Memory:
-    """The number of steps is what is remembered."""
-    steps = start[:, None] + counted.cumsum(1)
-    return survived + steps * log_factor, steps
-
-
-HEADS = {"st": self_terminating_survival, "nmst": non_monotonic_survival}
+    The positions that count are moved to the front of each row, in their order, and back.
+    """
+    order = (~counted).int().argsort(dim=1, stable=True)
+    log_survival, memories = head(eos_logits.gather(1, order), start)
+    assert log_survival is not None  # a head that keeps the softmax is refused
+    seen, rows = counted.cumsum(1), torch.arange(len(start), device=start.device)[:, None]
+    memories = torch.cat([start[:, None], memories], dim=1)
+    return log_survival.gather(1, (seen - 1).clamp(min=0)), memories[rows, seen]
 
 
 def memory_layer(cache: Any) -> MemoryLayer | None:
@@ -230,69 +218,70 @@ def memory_layer(cache: Any) -> MemoryLayer | None:
     return cache.layers[-1]
 
 
-def counted_from(
+def mask_from_label(
     labels: Int[Tensor, "batch time"] | None, logits: Float[Tensor, "batch time vocab"]
 ) -> Bool[Tensor, "batch time"]:
-    """From the position that predicts the first label that counts; without labels every position counts."""
+    """Count from the position that predicts the first label that counts; without labels count every position."""
     if labels is None:
         return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
     first = (labels != IGNORED).int().argmax(1)
     return torch.arange(logits.shape[1], device=logits.device) >= (first - 1)[:, None]
 
 
-def in_text(mask: Tensor | None, logits: Float[Tensor, "batch time vocab"]) -> Bool[Tensor, "batch time"]:
-    """Every position but padding."""
-    return counted_from(None, logits) if mask is None else mask[:, -logits.shape[1] :].bool()
+def mask_text(mask: Tensor | None, logits: Float[Tensor, "batch time vocab"]) -> Bool[Tensor, "batch time"]:
+    """Count every position but padding."""
+    return mask_from_label(None, logits) if mask is None else mask[:, -logits.shape[1] :].bool()
 
 
 def next_token_loss(
     logits: Float[Tensor, "batch time vocab"], labels: Int[Tensor, "batch time"], items: Any
 ) -> Float[Tensor, ""]:
-    """Summed over the labels that count and divided by how many they are, in this batch or as the trainer says."""
+    """The sum over the labels that count, divided by their number in this batch, or by the number the trainer gives."""
     total = functional.cross_entropy(
         logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
     )
     return total / ((labels[:, 1:] != IGNORED).sum() if items is None else items)
 
 
-def plain(config: Any) -> dict[str, Any]:
-    """A configuration as a table, without what is as usual."""
+def config_to_table(config: Any) -> dict[str, Any]:
+    """A configuration without its defaults."""
     return {**config.to_diff_dict(), "model_type": config.model_type}
 
 
-def self_terminating(
+def add_head(
     model: Any,
-    epsilon: float = 1e-3,
-    kind: str = "nmst",
+    kind: str = "non-monotonic",
+    *,
     eos_ids: int | Sequence[int] | None = None,
     count_prompt: bool = False,
+    **settings: Any,
 ) -> SelfTerminatingForCausalLM:
     """Any causal language model of transformers with a self-terminating head.
 
-    model         with its pretrained weights, which are used and not copied
-    epsilon       p(eos) is at least 1 - (1 - epsilon)^t at step t
-    kind          "st" or "nmst"
-    eos_ids       the tokens that end a text; those of the generation config or the config if not given
-    count_prompt  whether steps are counted from the beginning of the text, as in the paper's GPT-2 experiment
+    model         the pretrained model; its weights are used, not copied
+    kind          a head of `eosin.HEADS`: "self-terminating" or "non-monotonic"
+    eos_ids       the tokens that end a text (default: those of the generation config, or else of the config)
+    count_prompt  count steps from the beginning of the text, as in the paper's GPT-2 experiment
+    settings      of the head; with epsilon=1e-3, p(eos) is at least 1 - 0.999^t at step t
     """
     named = eos_ids if eos_ids is not None else model.generation_config.eos_token_id
     ids = as_ids(named) or as_ids(model.config.get_text_config().eos_token_id)
     if not ids:
         raise BadInput("the model names no eos; say which tokens end a text (eos_ids)")
     config = SelfTerminatingConfig(
-        inner=plain(model.config),
-        kind=kind,
-        epsilon=epsilon,
+        inner=config_to_table(model.config),
+        head=resolve_head({"kind": kind, **settings}),
         eos_ids=ids,
         count_prompt=count_prompt,
-        **{key: getattr(model.config, key, None) for key in ("bos_token_id", "pad_token_id")},
+        bos_token_id=getattr(model.config, "bos_token_id", None),
+        pad_token_id=getattr(model.config, "pad_token_id", None),
         eos_token_id=ids[0] if len(ids) == 1 else list(ids),
     )
-    made = SelfTerminatingForCausalLM(config, model)
-    made.generation_config = copy.deepcopy(model.generation_config)
-    made.generation_config.eos_token_id = config.eos_token_id
-    made.generation_config.use_cache = True
-    return made
+    with_head = SelfTerminatingForCausalLM(config, model)
+    with_head.generation_config = copy.deepcopy(model.generation_config)
+    with_head.generation_config.eos_token_id = config.eos_token_id
+    with_head.generation_config.use_cache = True
+    return with_head
 
 
 AutoConfig.register(SelfTerminatingConfig.model_type, SelfTerminatingConfig)

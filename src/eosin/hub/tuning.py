@@ -2,7 +2,7 @@
 
     [data]        Recipe      a line of the text is a sequence
     [pretrained]  Pretrained  what is fine-tuned
-    [head]        HEADS       softmax is the model's own
+    [head]        HEADS       as in eosin.models.heads; softmax is the model's own
     [training]    Steps       optimiser and schedule
 
 As in the paper's experiment all but the first token of a line is predicted, so that loss, perplexity and the product of
@@ -15,7 +15,6 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,10 +31,11 @@ from eosin.data.preparation import open_corpus
 from eosin.data.tokenizer import Tokenizer
 from eosin.errors import BadInput
 from eosin.hub.causal_lm import CausalLM
-from eosin.hub.heads import self_terminating
+from eosin.hub.heads import add_head
 from eosin.hub.loading import Words, load_causal, load_words
-from eosin.models.checkpoint import CONFIG, WEIGHTS, restored
-from eosin.settings import Table, build, build_kind, check_known, read_toml, resolved_kind
+from eosin.models.checkpoint import CONFIG, WEIGHTS, build_trained
+from eosin.models.heads import build_head, keeps_softmax, resolve_head
+from eosin.settings import Table, build, check_known, read_toml
 from eosin.storage.files import PARTIAL
 from eosin.training.evaluation import Likelihood, evaluate
 from eosin.training.trainer import Trainer, derived_seed
@@ -89,23 +89,6 @@ class Steps:
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
 
 
-Wrap = Callable[[Any, tuple[int, ...]], Any]
-
-
-def softmax() -> Wrap:
-    """The model's own head."""
-    return lambda model, eos_ids: model
-
-
-def head(kind: str, epsilon: float = 1e-3) -> Wrap:
-    if not 0 < epsilon < 1:
-        raise ValueError(f"epsilon must lie strictly between 0 and 1, got {epsilon}")
-    return lambda model, eos_ids: self_terminating(model, epsilon, kind, eos_ids, count_prompt=True)
-
-
-HEADS: dict[str, Callable[..., Wrap]] = {"softmax": softmax, "st": partial(head, "st"), "nmst": partial(head, "nmst")}
-
-
 @dataclass(frozen=True)
 class Tuned:
     """What a fine-tuned model is but for its weights."""
@@ -116,8 +99,9 @@ class Tuned:
     def build(self, seed: int = 0) -> CausalLM:
         """With the pretrained weights, whatever the seed."""
         model, _ = load_causal(self.pretrained.model, trust_remote_code=self.pretrained.trust_remote_code)
-        wrap = build_kind(HEADS, self.head, "head")
-        return CausalLM(wrap(model.model, model.eos_ids), model.eos_ids)
+        if keeps_softmax(build_head(self.head)):
+            return CausalLM(model.model, model.eos_ids)
+        return CausalLM(add_head(model.model, eos_ids=model.eos_ids, count_prompt=True, **self.head), model.eos_ids)
 
     def words(self) -> Words:
         return load_words(self.pretrained.model, self.pretrained.trust_remote_code)
@@ -156,12 +140,12 @@ class Tuning:
                 raise BadInput(f"[{section}] must be a section, got {section} = {settings!r}")
         pretrained = build(Pretrained, table["pretrained"], "pretrained")
         data = {**table.get("data", {}), "tokenization": OF_MODEL + pretrained.model}
-        kind = resolved_kind(HEADS, table.get("head", {"kind": "softmax"}), "head")
-        build_kind(HEADS, kind, "head")
+        head = resolve_head(table.get("head", {"kind": "softmax"}))
+        build_head(head)
         return cls(
             data=build(Recipe, data, "data"),
             training=build(Steps, table.get("training", {}), "training"),
-            tuned=Tuned(pretrained, kind),
+            tuned=Tuned(pretrained, head),
         )
 
     def architecture(self, vocab_size: int) -> Tuned:
@@ -292,7 +276,7 @@ def load_tuned(folder: Path) -> CausalLM:
         return load_causal(str(folder / EXPORT), trust_remote_code=config.tuned.pretrained.trust_remote_code)[0]
     if not (folder / WEIGHTS).is_file():
         raise BadInput(f"{folder} has no {WEIGHTS}: it has not been validated yet; see: eosin train {folder}")
-    return restored(folder, config.tuned)
+    return build_trained(folder, config.tuned)
 
 
 def prompts_of(folder: Path, texts: Sequence[str]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""A model on disk: what it is in TOML, its weights in safetensors. Out, and back in."""
+"""A model on disk: its architecture in TOML, its weights in safetensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eosin.errors import BadInput
-from eosin.models.heads import HEADS
+from eosin.models.heads import build_head, resolve_head
 from eosin.models.neural_lm import CORES, NeuralLM
 from eosin.settings import Table, build, build_kind, read_toml, resolved, resolved_kind, section
 from eosin.storage.files import BUNDLED_RUNS
@@ -26,32 +26,29 @@ TWINS = {"demo": ("demo", "demo-st"), "demo-lstm": ("demo-lstm", "demo-lstm-st")
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a model is but for its weights: three sections of a settings file, every default written out."""
+    """Everything about a model except its weights: three sections of a settings file, with every default."""
 
     core: dict[str, Any]
     head: dict[str, Any]
     output: dict[str, Any]
     torch_start: bool = False
-    """How fresh weights are drawn, which trained ones know nothing of."""
+    """Draw initial weights as torch does; trained weights do not depend on it."""
 
     @classmethod
     def resolve(cls, sections: Table) -> Architecture:
-        still_to_be_built: Any = None
+        unset: Any = None  # core and head are built later
         return cls(
             core=resolved_kind(CORES, sections.get("core", {}), "core"),
-            head=resolved_kind(HEADS, sections.get("head", {}), "head"),
-            output=resolved(
-                partial(NeuralLM, still_to_be_built, still_to_be_built), sections.get("output", {}), "output"
-            ),
+            head=resolve_head(sections.get("head", {})),
+            output=resolved(partial(NeuralLM, unset, unset), sections.get("output", {}), "output"),
         )
 
     def build(self, seed: int = 0) -> NeuralLM:
-        """The model with fresh weights, which the seed decides; torch's own generator is left as it was."""
+        """The model with initial weights drawn from the seed; torch's own generator keeps its state."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             core: Any = build_kind(CORES, self.core, "core")
-            head: Any = build_kind(HEADS, self.head, "head")
-            model = build(partial(NeuralLM, core, head), self.output, "output")
+            model = build(partial(NeuralLM, core, build_head(self.head)), self.output, "output")
             if self.torch_start:
                 model.start_as_torch()
             return model
@@ -86,20 +83,20 @@ def load(run: Path | str) -> NeuralLM:
         raise BadInput(
             f"{run} has no {WEIGHTS}: its first epoch is not over, or the file was lost; see: eosin train {run}"
         )
-    return restored(folder, architecture)
+    return build_trained(folder, architecture)
 
 
-def restored(folder: Path, architecture: Any) -> Any:
-    """A model of this architecture with the weights of a folder."""
+def build_trained(folder: Path, architecture: Any) -> Any:
+    """A model of this architecture with the weights of a folder, ready to decode."""
     tensors, notes = load_tensors(folder / WEIGHTS)
     if notes.get("model") != architecture.sections:
         raise BadInput(f"{folder / WEIGHTS} belongs to another model than {folder / CONFIG} describes")
     model = architecture.build()
-    copy_into(dict(model.named_parameters()), tensors)
+    set_parameters(dict(model.named_parameters()), tensors)
     return model.eval()
 
 
-def copy_into(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+def set_parameters(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     """Give named parameters the values of the tensors of the same names."""
     with torch.no_grad():
         for name, parameter in parameters.items():

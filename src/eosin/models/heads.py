@@ -1,109 +1,89 @@
-"""Output heads: how probable eos is, and what is promised about it.
+"""Heads: how probable eos is at each step, for our models and for pretrained ones.
 
-A head sees the eos logit z_t = u_eos . h_t + c_eos at each position after the context and answers log(1 - p_t(eos)),
-the log-survival. The tokens other than eos always keep the ratios of their softmax, so that one number is the whole
-difference between the heads (`eosin.logits.rewrite_eos` turns it back into a logit).
+A head sees an eos logit z_t at each position after the context and answers log(1 - p_t(eos)), the log-survival. In our
+models z_t = u_eos . h_t + c_eos; on pretrained models z_t is made of the model's own log-odds of eos. The tokens other
+than eos keep the ratios of their softmax, so that one number is the whole difference between the heads
+(`eosin.logits.rewrite_eos` turns it back into a logit).
 
-    Softmax          1 - p_t = the softmax's own
-    SelfTerminating  1 - p_t = product over i <= t of (1 - epsilon) sigmoid(z_i)         Definition 4.3 of the paper
-    NonMonotonic     1 - p_t = (1 - epsilon)^t (1 - sigmoid(z_t))                         Choi, Cho and Lee, ICLR 2023
+    softmax           1 - p_t is the softmax's own
+    self-terminating  1 - p_t = product over i <= t of (1 - epsilon) sigmoid(z_i)         Definition 4.3 of the paper
+    non-monotonic     1 - p_t = (1 - epsilon)^t (1 - sigmoid(z_t))                         Choi, Cho and Lee, ICLR 2023
 
-In SelfTerminating the sigmoid is *survival*: a large z_t means "go on". In the other two it means "stop".
-Positions are counted from the first token after the context, t = 1, 2, ...; log-survival is kept in float64.
+In the self-terminating head a large z_t means "go on", in the other two "stop". Steps are counted from the first token
+after the context, t = 1, 2, ...; log-survival and memory are float64.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eosin.contracts import EosLogits, LogSurvival
-from eosin.states import TensorState
+from eosin.contracts import EosLogits, Head, HeadMemories, HeadMemory, LogSurvival, is_defined_together
+from eosin.settings import Table, build_kind, resolved_kind
 
 
 class Softmax(nn.Module):
-    """The ordinary output layer. It promises nothing about eos."""
+    """The ordinary output layer."""
 
-    stationary = True
-    """What it says depends on the logits alone, not on the step."""
-    grounds = "p(eos) >= xi at every step, as hidden vectors and weights are bounded (Lemma 3.2)"
+    keeps_softmax = True
+    logit_favors_eos = True
+    memory_shape = (0,)
+    examples: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
-    def initial(self, batch: int, device: torch.device) -> TensorState:
-        return TensorState((torch.empty(batch, 0, device=device),))
-
-    def forward(self, eos_logits: EosLogits, memory: TensorState) -> tuple[None, TensorState]:
-        return None, memory
-
-    def promise(self, steps: Float64[Tensor, " steps"]) -> None:
-        """Nothing but what the softmax gives by itself."""
+    def forward(self, eos_logits: EosLogits, memory: HeadMemory) -> tuple[None, HeadMemories]:
+        return None, memory[:, None].expand(-1, eos_logits.shape[1], -1)
 
 
-class SelfTerminating(nn.Module):
-    """p(eos) never falls and tends to one: p_t >= 1 - (1 - epsilon)^t. The memory is the log-survival so far."""
+class EpsilonHead(nn.Module):
+    """A head with p_t(eos) >= 1 - (1 - epsilon)^t, whatever the logits."""
 
-    stationary = False
+    name: str
+    memory_shape = ()
+    examples: ClassVar[tuple[dict[str, Any], ...]] = ({"epsilon": 0.02}, {"epsilon": 1e-3}, {"epsilon": 0.5})
 
     def __init__(self, epsilon: float = 1e-3):
         super().__init__()
-        self.epsilon = checked_epsilon(epsilon)
+        if not 0 < epsilon < 1:
+            raise ValueError(f"epsilon must lie strictly between 0 and 1, got {epsilon}")
+        self.epsilon = epsilon
 
-    def initial(self, batch: int, device: torch.device) -> TensorState:
-        return TensorState((torch.zeros(batch, dtype=torch.float64, device=device),))
+    def bound(self, steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
+        return steps * math.log1p(-self.epsilon)
 
-    def forward(self, eos_logits: EosLogits, memory: TensorState) -> tuple[LogSurvival, TensorState]:
-        (so_far,) = memory.tensors
+    @property
+    def grounds(self) -> str:
+        return f"p(eos) >= 1 - (1 - {self.epsilon:g})^t at step t, by a {self.name} head"
+
+    def extra_repr(self) -> str:
+        return f"epsilon={self.epsilon}"
+
+
+class SelfTerminating(EpsilonHead):
+    """p(eos) never falls and tends to one. The memory is the log-survival so far."""
+
+    name = "self-terminating"
+    logit_favors_eos = False
+
+    def forward(self, eos_logits: EosLogits, memory: HeadMemory) -> tuple[LogSurvival, HeadMemories]:
         factors = math.log1p(-self.epsilon) + functional.logsigmoid(eos_logits.double())
-        log_survival = so_far[:, None] + factors.cumsum(1)
-        return log_survival, TensorState((log_survival[:, -1],))
-
-    def promise(self, steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
-        return steps * math.log1p(-self.epsilon)
-
-    @property
-    def grounds(self) -> str:
-        return f"p(eos) >= 1 - (1 - {self.epsilon:g})^t at step t, by a self-terminating head"
-
-    def extra_repr(self) -> str:
-        return f"epsilon={self.epsilon}"
+        log_survival = memory[:, None] + factors.cumsum(1)
+        return log_survival, log_survival
 
 
-class NonMonotonic(nn.Module):
-    """p(eos) tends to one but may fall on the way: p_t >= 1 - (1 - epsilon)^t. The memory is the step."""
+class NonMonotonic(EpsilonHead):
+    """p(eos) tends to one but may fall on the way. The memory is the number of steps so far."""
 
-    stationary = False
+    name = "non-monotonic"
+    logit_favors_eos = True
 
-    def __init__(self, epsilon: float = 1e-3):
-        super().__init__()
-        self.epsilon = checked_epsilon(epsilon)
-
-    def initial(self, batch: int, device: torch.device) -> TensorState:
-        return TensorState((torch.zeros(batch, dtype=torch.int64, device=device),))
-
-    def forward(self, eos_logits: EosLogits, memory: TensorState) -> tuple[LogSurvival, TensorState]:
-        (so_far,) = memory.tensors
-        step = so_far[:, None] + torch.arange(1, eos_logits.shape[1] + 1, device=so_far.device)
-        log_survival = step.double() * math.log1p(-self.epsilon) + functional.logsigmoid(-eos_logits.double())
-        return log_survival, TensorState((step[:, -1],))
-
-    def promise(self, steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
-        return steps * math.log1p(-self.epsilon)
-
-    @property
-    def grounds(self) -> str:
-        return f"p(eos) >= 1 - (1 - {self.epsilon:g})^t at step t, by a non-monotonic head"
-
-    def extra_repr(self) -> str:
-        return f"epsilon={self.epsilon}"
-
-
-def checked_epsilon(epsilon: float) -> float:
-    if not 0 < epsilon < 1:
-        raise ValueError(f"epsilon must lie strictly between 0 and 1, got {epsilon}")
-    return epsilon
+    def forward(self, eos_logits: EosLogits, memory: HeadMemory) -> tuple[LogSurvival, HeadMemories]:
+        steps = memory[:, None] + torch.arange(1, eos_logits.shape[1] + 1, device=memory.device)
+        return steps * math.log1p(-self.epsilon) + functional.logsigmoid(-eos_logits.double()), steps
 
 
 HEADS: dict[str, type[Softmax] | type[SelfTerminating] | type[NonMonotonic]] = {
@@ -111,3 +91,24 @@ HEADS: dict[str, type[Softmax] | type[SelfTerminating] | type[NonMonotonic]] = {
     "self-terminating": SelfTerminating,
     "non-monotonic": NonMonotonic,
 }
+ALIASES = {"st": "self-terminating", "nmst": "non-monotonic"}
+
+
+def keeps_softmax(head: object) -> bool:
+    """Whether a head leaves p(eos) to the softmax at every step."""
+    return is_defined_together(head, "keeps_softmax", "forward") and bool(getattr(head, "keeps_softmax", False))
+
+
+def resolve_head(settings: Table) -> dict[str, Any]:
+    """Every setting of a head. The kind stays as it was written, so that the settings of old runs do not change."""
+    return {**resolved_kind(HEADS, _without_alias(settings), "head"), "kind": settings["kind"]}
+
+
+def build_head(settings: Table) -> Head:
+    head: Any = build_kind(HEADS, _without_alias(settings), "head")
+    return head
+
+
+def _without_alias(settings: Table) -> Table:
+    kind = settings.get("kind")
+    return {**settings, "kind": ALIASES.get(kind, kind)} if isinstance(kind, str) else settings

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eosin.contracts import Core, Head, Prefix, Token, Tokens
+from eosin.contracts import (
+    BoundedCore,
+    BoundedHead,
+    Core,
+    FormulaCore,
+    Head,
+    Prefix,
+    StepFormula,
+    Token,
+    Tokens,
+    is_defined_together,
+)
 from eosin.devices import own_precision
-from eosin.log_odds import Promise, nothing, tempered
-from eosin.logits import Factored, Logits, Rewritten, log_odds_of_eos
+from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
+from eosin.logits import Factored, Logits, Rewritten, log1mexp
+from eosin.models.heads import keeps_softmax
 from eosin.models.loss import log_softmax_at
 from eosin.models.recurrent import GRU, LSTM, Recurrent, TanhRNN
 from eosin.models.transformer import Transformer
-from eosin.states import PairState
+from eosin.states import PairState, TensorState
 
+BY_WEIGHTS = "p(eos) >= xi at every step, as hidden vectors and weights are bounded (Lemma 3.2)"
 CORES: dict[str, type[Recurrent] | type[Transformer]] = {
     "tanh": TanhRNN,
     "lstm": LSTM,
@@ -60,45 +72,49 @@ class NeuralLM(nn.Module):
         self.embedding.reset_parameters()
 
     def initial(self, batch: int) -> PairState:
-        return PairState(self.core.initial(batch), self.head.initial(batch, self.output.bias.device))
+        memory = torch.zeros(batch, *self.head.memory_shape, dtype=torch.float64, device=self.output.bias.device)
+        return PairState(self.core.initial(batch), TensorState((memory,)))
 
     def forward(self, tokens: Tokens, state: PairState, context: int = 0) -> tuple[Logits, PairState]:
-        """Logits of shape (batch, time, vocab) after each token but the first `context`, which the head passes over."""
-        hidden, log_survival, state = self._run(tokens, state, context)
-        return self._logits(hidden, log_survival), state
+        """Logits of shape (batch, time, vocab) after each token but the first `context`, which the head skips."""
+        hidden, log_survival, state = self._read(tokens, state, context)
+        return self._make_logits(hidden, log_survival), state
 
     def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
-        return self._last(prefix, self.initial(len(prefix)))
+        return self._read_last(prefix, self.initial(len(prefix)))
 
     def step(self, token: Token, state: PairState) -> tuple[Logits, PairState]:
-        return self._last(token[:, None], state)
+        return self._read_last(token[:, None], state)
+
+    def step_formula(self) -> StepFormula | None:
+        """The formula of `step`, where the head keeps the softmax and the core has a formula for its `forward`."""
+        core = self.core
+        reads_as_here = is_defined_together(
+            self, "step_formula", "prefill", "step", "_read", "_read_last", "_make_logits"
+        )
+        if not (reads_as_here and keeps_softmax(self.head) and isinstance(core, FormulaCore)):
+            return None
+        if not is_defined_together(core, "next_memory", "forward"):
+            return None
+        return StepFormula(core, self.embedding.weight, self.output.weight, self.output.bias)
 
     def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
         everywhere = torch.ones_like(continuation, dtype=torch.bool)
         return self.log_probs(prefix, continuation, everywhere).view(continuation.shape)
 
     def promise(self, temperature: float = 1.0) -> Promise:
-        """What the head promises about eos, or where the softmax stands, what the weights do."""
-        by_head = getattr(self.head, "promise", None)
-        if by_head is None:
-            return nothing
-        if by_head(torch.ones(1, dtype=torch.float64)) is None:
-            return partial(torch.full_like, fill_value=self._least_log_odds(temperature))
-
-        def promise(steps: Float64[Tensor, " steps"]) -> Float64[Tensor, " steps"]:
-            return tempered(log_odds_of_eos(by_head(steps)), temperature, self.vocab_size, eos_count=1)
-
-        return promise
-
-    @property
-    def grounds(self) -> str:
-        """What is promised, in words."""
-        return getattr(self.head, "grounds", "as its head promises")
+        """The bound of the head, or that of the weights where the head keeps the softmax."""
+        if keeps_softmax(self.head):
+            least = self._least_log_odds(temperature)
+            return Promise(lambda steps: torch.full_like(steps, least), BY_WEIGHTS)
+        if isinstance(self.head, BoundedHead):
+            return promise_from_survival(self.head.bound, self.head.grounds, temperature, self.vocab_size, eos_count=1)
+        return NO_PROMISE
 
     @own_precision()
     def _least_log_odds(self, temperature: float) -> float:
         """Lemma 3.2: no logit leads that of eos by more than the core reaches in the direction between the two."""
-        if not hasattr(self.core, "reach"):
+        if not isinstance(self.core, BoundedCore):
             return -math.inf
         (eos_id,) = self.eos_ids
         weight, bias = self.output.weight.detach().double(), self.output.bias.detach().double()
@@ -112,36 +128,37 @@ class NeuralLM(nn.Module):
     ) -> Float[Tensor, " wanted"]:
         """The log-probabilities of the wanted tokens of a continuation, row by row; the others cost no output layer."""
         tokens = torch.cat([prefix, continuation[:, :-1]], dim=1)
-        hidden, log_survival, _ = self._run(tokens, self.initial(len(prefix)), context=prefix.shape[1] - 1)
+        hidden, log_survival, _ = self._read(tokens, self.initial(len(prefix)), context=prefix.shape[1] - 1)
         hidden, target = hidden[wanted], continuation[wanted]
         if log_survival is None:
             return log_softmax_at(hidden, self.output.weight, self.output.bias, target)
         return self._log_probs_given(log_survival[wanted], hidden, target)
 
     def _log_probs_given(self, log_survival: Tensor, hidden: Tensor, target: Tensor) -> Tensor:
-        """p(eos) is what the head says; the other tokens share the rest as in the softmax without eos."""
+        """p(eos) is that of the head; the other tokens share the rest as in the softmax without eos."""
         (eos_id,) = self.eos_ids
         ends, others = (target == eos_id).nonzero()[:, 0], (target != eos_id).nonzero()[:, 0]
         among_others = log_softmax_at(
             hidden[others], self.output.weight, self.output.bias, target[others], without=eos_id
         )
-        log_probs = log_survival.index_copy(0, ends, torch.log(-torch.expm1(log_survival[ends])))
+        log_probs = log_survival.index_copy(0, ends, log1mexp(log_survival[ends]))
         return log_probs.index_add(0, others, among_others.to(log_probs.dtype)).to(among_others.dtype)
 
-    def _last(self, tokens: Tokens, state: PairState) -> tuple[Logits, PairState]:
-        hidden, log_survival, state = self._run(tokens, state, context=tokens.shape[1] - 1)
-        return self._logits(hidden[:, 0], None if log_survival is None else log_survival[:, 0]), state
+    def _read_last(self, tokens: Tokens, state: PairState) -> tuple[Logits, PairState]:
+        hidden, log_survival, state = self._read(tokens, state, context=tokens.shape[1] - 1)
+        return self._make_logits(hidden[:, 0], None if log_survival is None else log_survival[:, 0]), state
 
-    def _run(self, tokens: Tokens, state: PairState, context: int) -> tuple[Tensor, Tensor | None, PairState]:
+    def _read(self, tokens: Tokens, state: PairState, context: int) -> tuple[Tensor, Tensor | None, PairState]:
         hidden, core_state = self.core(self.embedding(tokens), state.first)
         hidden = hidden[:, context:]
         (eos_id,) = self.eos_ids
-        # a product by elements: a row's bits must not depend on how many rows there are, as they do in a matrix product
+        # a product by elements: a row's bits must not depend on the number of rows, as they do in a matrix product
         eos_logits = (hidden * self.output.weight[eos_id]).sum(-1) + self.output.bias[eos_id]
-        log_survival, memory = self.head(eos_logits, state.second)
-        return hidden, log_survival, PairState(core_state, memory)
+        (memory,) = state.second.tensors
+        log_survival, memories = self.head(eos_logits, memory)
+        return hidden, log_survival, PairState(core_state, TensorState((memories[:, -1],)))
 
-    def _logits(self, hidden: Tensor, log_survival: Tensor | None) -> Logits:
+    def _make_logits(self, hidden: Tensor, log_survival: Tensor | None) -> Logits:
         product = Factored(hidden, self.output.weight, self.output.bias)
         if log_survival is None:
             return product

@@ -51,6 +51,10 @@ class Recurrent(nn.Module):
         self.layers = nn.ModuleList(self.cell(width, width, batch_first=True) for _ in range(layers))
         self.start = nn.Parameter(torch.zeros(layers * self.tensors_per_layer, width), requires_grad=learned_start)
 
+    @property
+    def depth(self) -> int:
+        return len(self.layers)
+
     def initial(self, batch: int) -> TensorState:
         return TensorState(tuple(self.start[:, None].expand(-1, batch, -1).contiguous()))
 
@@ -68,18 +72,13 @@ class Recurrent(nn.Module):
         return hidden, TensorState(tuple(after))
 
     def reach(self, directions: Float64[Tensor, "directions width"]) -> Float64[Tensor, " directions"]:
-        """How large d . h can get for each direction d, over all hidden vectors h after at least one token."""
         return directions.abs() @ self.largest_entries().to(directions)
 
     def largest_entries(self) -> Float[Tensor, " width"]:
-        """No entry of a hidden vector of the last layer is larger, in absolute value."""
+        """An upper bound on the absolute value of each entry of a hidden vector of the last layer."""
         return torch.ones_like(self.start[-1])
 
     def next_memory(self, inputs: Any, memory: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One step of one row, as a formula: on float64 vectors it gives what `forward` does, but for rounding.
-
-        On anything else that can be added, multiplied and mapped, such as expansions with error bounds, it gives that.
-        """
         after: list[Any] = []
         for layer, before in zip(self.layers, zip(*[iter(memory)] * self.tensors_per_layer, strict=True), strict=True):
             weights = Weights(*(parameter.detach().double() for parameter in layer.parameters()))
@@ -113,8 +112,8 @@ class TanhRNN(Recurrent):
 class SteadyGRU(nn.GRU):
     """torch's layer, with bits that do not depend on the size of the batch.
 
-    torch computes the last few elements of a thread's share of a sigmoid with other instructions than the rest, so a
-    row's bits change with its place; tanh has no such remainder.
+    torch computes the last few elements of each thread's share of a sigmoid with different instructions, so the bits of
+    a row change with its place. tanh has no such remainder.
     """
 
     def forward(self, inputs: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -142,7 +141,7 @@ class GRU(Recurrent):
     tensors_per_layer = 1
 
     def largest_entries(self) -> Float[Tensor, " width"]:
-        """A hidden vector is a mean of the former one, at first the start, and a tanh."""
+        """A hidden vector is a mean of the previous one, at first the start, and a tanh."""
         return self.start[-1].detach().abs().clamp(min=1)
 
     def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:

@@ -40,7 +40,7 @@ class KeyValues:
 
     def join(self, other: KeyValues) -> KeyValues:
         time = max(self.keys.shape[3], other.keys.shape[3])
-        mine, theirs = self._padded(time), other._padded(time)
+        mine, theirs = self._pad_to(time), other._pad_to(time)
         return KeyValues(
             torch.cat([mine.keys, theirs.keys]),
             torch.cat([mine.values, theirs.values]),
@@ -49,7 +49,7 @@ class KeyValues:
 
     def same(self, other: KeyValues) -> Bool[Tensor, " batch"]:
         time = max(self.keys.shape[3], other.keys.shape[3])
-        mine, theirs = self._padded(time), other._padded(time)
+        mine, theirs = self._pad_to(time), other._pad_to(time)
         used = torch.arange(time, device=self.lengths.device) >= time - self.lengths[:, None]
         used = used[:, None, None, :, None]
         return (
@@ -58,7 +58,7 @@ class KeyValues:
             & same_rows(torch.where(used, mine.values, 0.0), torch.where(used, theirs.values, 0.0))
         )
 
-    def _padded(self, time: int) -> KeyValues:
+    def _pad_to(self, time: int) -> KeyValues:
         front = (0, 0, time - self.keys.shape[3], 0)
         return KeyValues(functional.pad(self.keys, front), functional.pad(self.values, front), self.lengths)
 
@@ -87,9 +87,9 @@ class Block(nn.Module):
         batch, time, width = hidden.shape
         projected = self.to_query_key_value(self.attention_norm(hidden))
         query, key, value = projected.view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        keys = torch.cat([past[0], rotated(key, position)], dim=2)
+        keys = torch.cat([past[0], rotate_pairs(key, position)], dim=2)
         values = torch.cat([past[1], value], dim=2)
-        mixed = functional.scaled_dot_product_attention(rotated(query, position), keys, values, visible[:, None])
+        mixed = functional.scaled_dot_product_attention(rotate_pairs(query, position), keys, values, visible[:, None])
         mixed = self.from_heads(mixed.transpose(1, 2).reshape(batch, time, width))
         hidden = hidden + dropout(mixed, self.dropout, self.training)
         hidden = hidden + dropout(self.network(hidden), self.dropout, self.training)
@@ -117,8 +117,8 @@ class Transformer(nn.Module):
 
     def initial(self, batch: int) -> KeyValues:
         weight = self.final_norm.weight
-        nothing = weight.new_empty(batch, len(self.blocks), self.heads, 0, self.width // self.heads)
-        return KeyValues(nothing, nothing, torch.zeros(batch, dtype=torch.int64, device=weight.device))
+        empty = weight.new_empty(batch, len(self.blocks), self.heads, 0, self.width // self.heads)
+        return KeyValues(empty, empty, torch.zeros(batch, dtype=torch.int64, device=weight.device))
 
     def forward(
         self, inputs: Float[Tensor, "batch time width"], state: KeyValues
@@ -149,7 +149,7 @@ class Transformer(nn.Module):
         return math.sqrt(self.width) * (scaled - scaled.mean(1, keepdim=True)).norm(dim=1) + directions @ bias
 
 
-def rotated(vectors: Float[Tensor, "batch heads time size"], position: Int[Tensor, "batch time"]) -> Tensor:
+def rotate_pairs(vectors: Float[Tensor, "batch heads time size"], position: Int[Tensor, "batch time"]) -> Tensor:
     """Turn each pair of coordinates by an angle that grows with the position (Su et al., 2021)."""
     half = vectors.shape[-1] // 2
     speed = 10_000.0 ** (-torch.arange(half, dtype=torch.float32, device=vectors.device) / half)

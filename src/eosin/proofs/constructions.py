@@ -17,7 +17,7 @@ from eosin.models.recurrent import TanhRNN
 from eosin.states import TensorState
 
 
-def theorem_3_4(vocab_size: int, eos_id: int = 0, upper: int = 2) -> NeuralLM:
+def build_theorem_3_4(vocab_size: int, eos_id: int = 0, upper: int = 2) -> NeuralLM:
     """The tanh-RNN from the proof of Theorem 3.4: consistent as a model, yet eos is always ranked last.
 
     The hidden vector has an upper block of `upper` entries, which feeds only on itself, and a lower block with one
@@ -115,7 +115,7 @@ class Script:
         return logits.scatter(1, word[:, None], self.certain), TensorState((line, place))
 
 
-class Loop:
+class Repeater:
     """Repeats tokens 1 to `period` for ever; eos (token 0) always has probability p and is never the most probable.
 
     Greedy decoding never ends and its state returns bit for bit after one period. Where the loop starts is decided

@@ -6,14 +6,14 @@ each step,
 
     r_t = |J_t ... J_1| r_0 + sum over i <= t of |J_t ... J_{i+1}| (Q_i(r_{i-1}) + |F(s_{i-1}) - s_i| + rho)
 
-bounds how far the state can be from s_t. If the decoder must choose v_{t+1} everywhere within r_t of s_t, and
+bounds the distance of the state from s_t. If the decoder must choose v_{t+1} everywhere within r_t of s_t, and
 r_P <= r_0 where s_P = s_0, then from anywhere within r_0 of s_0 the tokens repeat for ever: after P steps the state is
-back in the ball that it started from. One period is often not enough to contract, so the tube is followed over
-several, all radii at once, until one of them closes.
+back in the ball from which it started. One period is often not enough to contract, so the tube is followed over
+several, for all radii at once, until one of them closes.
 
-rho is the larger of two figures: four times the rounding that was measured along the cycle, and the bound of
-`proofs.expansion`, which follows from the weights. The bound makes one assumption, said there: within one sum, rounding
-errors have random signs. All else is proved.
+rho is the larger of two numbers: four times the rounding measured along the cycle, and the bound of
+`proofs.expansion`, which follows from the weights. That bound makes one assumption: within one sum, rounding errors
+have random signs. All else is proved.
 """
 
 from __future__ import annotations
@@ -33,126 +33,128 @@ from eosin.proofs.expansion import SLACK, Expansion, norm_bound
 ROUNDING = 1e-6
 """The least error allowed at each step."""
 SAFETY = 4
-"""The error allowed at each step is at least so many times the largest that was measured along the cycle, and at least
-what the weights say that rounding can do."""
+"""The error allowed at each step is at least this many times the largest one measured along the cycle."""
 SPARE_LEAD = 1e-3
-"""By how much a choice must lead beyond what the ball and rounding can take from it: sums of probabilities err too."""
+"""The least lead of a choice after the ball and rounding took their part: sums of probabilities err too."""
 RADII = (1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
-"""Of balls to be proved; the largest that can be is taken."""
+"""Radii of balls to be proved; the largest that can be is taken."""
 GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-"""Radii at which remainders are worked out; no tube may get wider than the last."""
+"""Radii at which remainders are computed; no tube may become wider than the last."""
 LONGEST_PERIOD, LONGEST_TUBE = 24, 64
-SETTLED = 1e-11
+ATTRACTED = 1e-11
+"""A state that moves by no more than this in a period has arrived."""
 MOST_PERIODS = 400
 STAGES = 4
-"""Of each period, at most."""
+"""The most stages of a period."""
 
 Margin = Callable[[Float64[Tensor, "vocab n"]], Float64[Tensor, " n"]]
-"""From the least leads of a token to how safely a decoder must choose it: not at all where that is not positive."""
+"""From the least leads of a token to its margin. Where the margin is positive, the decoder must choose the token."""
 
 Source = tuple[int, Tensor]
-"""After how many steps something was added to the distance, and how much for each radius."""
+"""The number of steps after which an error was added to the distance, and the error for each radius."""
 
 
 @runtime_checkable
 class Dynamics(Protocol):
-    """What a proof needs of a model: its state as one float64 vector, and one step of it as a formula."""
+    """A model as a proof sees it: its state as one float64 vector, and its step as a formula."""
 
     vocab_size: int
     size: int
-    """Of the vector."""
+    """The length of the vector."""
     unit: float
-    """What one operation in the model's own precision errs by, relative to its result."""
-
-    def read(self, token: int, state: Expansion) -> Expansion:
-        """The state after one more token, with its error bound."""
+    """The error of one operation in the model's own precision, relative to its result."""
 
     def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
-        """The same on numbers."""
+        """The state after one more token."""
+
+    def expand(self, token: int, state: Expansion) -> Expansion:
+        """The same with its error bound."""
 
     def rounding(self, token: int, state: Float64[Tensor, " state"]) -> float:
-        """How far a step in the model's own precision is from this."""
+        """The distance between a step in the model's own precision and `advance`."""
 
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
-        """By how much a token's logit leads each other one at least, whatever the rounding, and how fast a lead can
-        shrink with the distance.
+        """The least lead of a token's logit over each other one, whatever the rounding; and how fast each lead can
+        shrink with the distance from the state.
         """
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """A certified cycle of tokens: what was proved, and with which figures."""
+    """A certified cycle of tokens, with the numbers of its proof."""
 
     tokens: tuple[int, ...]
     """From the centre on, over and over."""
     centre: Float64[Tensor, " state"]
     radius: float
-    """From every state this near to the centre, the tokens repeat for ever."""
+    """From every state within this distance of the centre, the tokens repeat for ever."""
     repeats: int
-    """How many periods it took until the ball was mapped into itself."""
+    """The number of periods after which the ball is mapped into itself."""
     contraction: float
-    """A bound on the norm of the derivative over that time."""
+    """A bound on the norm of the derivative over these periods."""
     widest: float
-    """The largest radius on the way."""
+    """The largest radius of the tube."""
     margin: float
-    """How safe the least safe choice is, in nats at the decoder's temperature."""
+    """The margin of the least safe choice, in nats at the decoder's temperature."""
     rounding: float
-    """The error that was allowed at each step."""
+    """The error allowed at each step."""
 
     @property
     def period(self) -> int:
         return len(self.tokens)
 
-    def written(self) -> dict[str, Any]:
-        """As JSON can hold it; numbers of Python are written so that they read back exactly."""
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, which keeps Python's floats exactly."""
         return {**vars(self), "tokens": list(self.tokens), "centre": self.centre.tolist()}
 
     @classmethod
-    def read(cls, written: dict[str, Any]) -> Cycle:
-        centre = torch.tensor([float(number) for number in written["centre"]], dtype=torch.float64, device="cpu")
-        tokens = tuple(index(token) for token in written["tokens"])
-        numbers = {name: float(value) for name, value in written.items() if name not in ("centre", "tokens", "repeats")}
-        return cls(tokens, centre, repeats=index(written["repeats"]), **numbers)
+    def from_dict(cls, table: dict[str, Any]) -> Cycle:
+        centre = torch.tensor([float(number) for number in table["centre"]], dtype=torch.float64, device="cpu")
+        tokens = tuple(index(token) for token in table["tokens"])
+        numbers = {name: float(value) for name, value in table.items() if name not in ("centre", "tokens", "repeats")}
+        return cls(tokens, centre, repeats=index(table["repeats"]), **numbers)
 
 
 @own_precision()
 @torch.no_grad()
-def certify(
+def prove_cycle(
     dynamics: Dynamics, tokens: Sequence[int], state: Float[Tensor, " state"], eos_ids: Sequence[int], margin: Margin
 ) -> Cycle | None:
-    """A proof that decoding from near this state repeats these tokens for ever; None where there is none."""
+    """Prove that decoding from near this state repeats these tokens for ever; None where the proof fails."""
     if len(tokens) > LONGEST_PERIOD or set(tokens) & set(eos_ids):
         return None
-    centre = settled(dynamics, tokens, state.detach().double())
-    return None if centre is None else prove(dynamics, tokens, centre, margin, RADII)
+    centre = find_attractor(dynamics, tokens, state.detach().double())
+    return None if centre is None else follow_tube(dynamics, tokens, centre, margin, RADII)
 
 
 @own_precision()
 @torch.no_grad()
-def check(dynamics: Dynamics, cycle: Cycle, eos_ids: Sequence[int], margin: Margin) -> Cycle | None:
-    """The proof done again from a cycle's centre and radius, and nothing else that it says of itself."""
+def reprove_cycle(dynamics: Dynamics, cycle: Cycle, eos_ids: Sequence[int], margin: Margin) -> Cycle | None:
+    """Prove a cycle again from its tokens, centre and radius alone; its other numbers are not trusted."""
     known = set(range(dynamics.vocab_size)) - set(eos_ids)
-    whole = len(cycle.centre) == dynamics.size and bool(cycle.centre.isfinite().all()) and 0 < cycle.radius <= GRID[-1]
-    if len(cycle.tokens) not in range(1, LONGEST_PERIOD + 1) or not set(cycle.tokens) <= known or not whole:
+    is_ball = (
+        len(cycle.centre) == dynamics.size and bool(cycle.centre.isfinite().all()) and 0 < cycle.radius <= GRID[-1]
+    )
+    if len(cycle.tokens) not in range(1, LONGEST_PERIOD + 1) or not set(cycle.tokens) <= known or not is_ball:
         return None
-    return prove(dynamics, cycle.tokens, cycle.centre, margin, (cycle.radius,))
+    return follow_tube(dynamics, cycle.tokens, cycle.centre, margin, (cycle.radius,))
 
 
-def settled(dynamics: Dynamics, tokens: Sequence[int], state: Tensor) -> Tensor | None:
-    """The state that the cycle attracts this one to, if it attracts it at all."""
+def find_attractor(dynamics: Dynamics, tokens: Sequence[int], state: Tensor) -> Tensor | None:
+    """The state to which the cycle attracts this one; None where it does not."""
     for _ in range(MOST_PERIODS):
         before = state
         for token in tokens:
             state = dynamics.advance(token, state)
-        if float((state - before).norm()) <= SETTLED:
+        if float((state - before).norm()) <= ATTRACTED:
             return state
     return None
 
 
-def prove(
+def follow_tube(
     dynamics: Dynamics, tokens: Sequence[int], centre: Tensor, margin: Margin, radii: Sequence[float]
 ) -> Cycle | None:
-    """Follow the tube around a cycle until one of the radii closes; None where none does, or no choice is safe."""
+    """Follow the tube around a cycle until one of the radii closes; None where none does or a choice is not safe."""
     orbit = Orbit(dynamics, tokens, centre)
     start = torch.tensor(radii, dtype=torch.float64, device=centre.device)
     if orbit.rounding[0] > start.max():  # one step can leave every ball
@@ -181,14 +183,14 @@ def prove(
 
 
 class Orbit:
-    """One turn of a cycle: the centres, the derivatives between them, and what is known around each."""
+    """One turn of a cycle: the centres, the derivatives between them, and the bounds around each."""
 
     def __init__(self, dynamics: Dynamics, tokens: Sequence[int], centre: Tensor):
         self.tokens = tokens
         self.grid = torch.tensor(GRID, dtype=torch.float64, device=centre.device)
         self.centres, self.jacobians, self.remainders, bounds = [centre], [], [], []
         for token in tokens:
-            after = dynamics.read(token, Expansion.around(self.centres[-1], self.grid, dynamics.unit))
+            after = dynamics.expand(token, Expansion.around(self.centres[-1], self.grid, dynamics.unit))
             self.centres.append(after.value)
             self.jacobians.append(after.jacobian)
             self.remainders.append(after.length)
@@ -201,10 +203,10 @@ class Orbit:
         """The error allowed at each step, within each radius of the grid."""
 
     def error(self, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
-        """What a step can add: the remainder, rounding, and at the end of a period the way back to the first centre.
+        """The error of one step: remainder, rounding, and at the end of a period the gap to the first centre.
 
-        A remainder is a sum of powers of the radius from the second on, so divided by its square it does not fall:
-        what holds at the next radius of the grid bounds it.
+        A remainder is a sum of powers of the radius, from the second on. Divided by the square of the radius it does
+        not fall, so its value at the next radius of the grid bounds it.
         """
         place = self._place(radii)
         remainder = self.remainders[phase][place] * (radii / self.grid[place]) ** 2
@@ -215,11 +217,11 @@ class Orbit:
         return float(self.rounding[self._place(radius)])
 
     def _place(self, radii: Float64[Tensor, "*radii"]) -> Int[Tensor, "*radii"]:
-        """Of the next radius of the grid."""
+        """The place of the next radius of the grid."""
         return torch.searchsorted(self.grid, radii).clamp(max=len(self.grid) - 1)
 
     def margins(self, margin: Margin, widest: Float64[Tensor, "period radii"]) -> Float64[Tensor, " radii"]:
-        """How safe the choices are at the phase at which they are least safe; leads shrink as the tube widens."""
+        """The margin at the phase where it is least; leads shrink as the tube widens."""
         return torch.stack([self._margin(margin, phase, widest[phase]) for phase in range(len(self.tokens))]).amin(0)
 
     def _margin(self, margin: Margin, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
@@ -230,30 +232,30 @@ class Orbit:
 
 
 class Tube:
-    """How far from the centres states can get that start within some radii of the first one.
+    """The distance from the centres that states can reach which start within some radii of the first one.
 
-    The error of each step is carried on by the product of all derivatives after it, which is often far shorter than the
-    product of their lengths. To have fewer products, errors are gathered at the ends of a few stages of each period
-    and carried on from there. The derivatives repeat with the period, and so do the products.
+    The product of all later derivatives carries on the error of each step. Its norm is often far smaller than the
+    product of their norms. To need fewer products, errors are gathered at the ends of a few stages of each period and
+    carried on from there. The derivatives repeat with the period, and so do the products.
     """
 
     def __init__(self, orbit: Orbit, start: Float64[Tensor, " radii"]):
         self.orbit = orbit
         self.radii = start
         self.widest = start.expand(len(orbit.tokens), -1)
-        """At each phase, over all periods so far."""
+        """The widest radii at each phase, over all periods so far."""
         self.steps = 0
         self.gathered: list[Source] = [(0, start)]
         self.fresh: list[Source] = []
-        """Errors of the stage that is under way."""
-        whole = torch.eye(len(orbit.centres[0]), dtype=torch.float64, device=start.device)
-        self.products = [whole for _ in orbit.tokens]
+        """Errors of the current stage."""
+        identity = torch.eye(len(orbit.centres[0]), dtype=torch.float64, device=start.device)
+        self.products = [identity for _ in orbit.tokens]
         self.norms: list[list[float]] = [[1.0] for _ in orbit.tokens]
-        """For each phase, bounds on the products of no, one, two, ... derivatives from there on."""
+        """For each phase, bounds on the norms of the products of 0, 1, 2, ... derivatives from there on."""
 
     @property
     def contraction(self) -> float:
-        return self._onward(0, self.steps)
+        return self._norm(0, self.steps)
 
     def follow_one_period(self) -> None:
         period, widest = len(self.orbit.tokens), []
@@ -263,20 +265,20 @@ class Tube:
             error = self.orbit.error(phase, self.radii)
             self.steps += 1
             self.fresh.append((self.steps, error))
-            made_here = self._carried(self.fresh)
-            self.radii = (self._carried(self.gathered) + made_here) * SLACK
+            from_here = self._carry(self.fresh)
+            self.radii = (self._carry(self.gathered) + from_here) * SLACK
             if (phase + 1) % stage == 0 or phase + 1 == period:
-                self.gathered.append((self.steps, made_here))
+                self.gathered.append((self.steps, from_here))
                 self.fresh = []
         self.widest = self.widest.maximum(torch.stack(widest))
 
-    def _carried(self, sources: Sequence[Source]) -> Float64[Tensor, " radii"]:
-        """What errors that were made after some steps have become by now, at most."""
-        norms = [self._onward(step % len(self.norms), self.steps - step) for step, _ in sources]
+    def _carry(self, sources: Sequence[Source]) -> Float64[Tensor, " radii"]:
+        """A bound on the present size of earlier errors."""
+        norms = [self._norm(step % len(self.norms), self.steps - step) for step, _ in sources]
         return torch.stack([norm * error for norm, (_, error) in zip(norms, sources, strict=True)]).sum(0) * SLACK
 
-    def _onward(self, phase: int, steps: int) -> float:
-        """A bound on the product of so many derivatives from a phase on."""
+    def _norm(self, phase: int, steps: int) -> float:
+        """A bound on the norm of the product of this many derivatives from a phase on."""
         norms, jacobians = self.norms[phase], self.orbit.jacobians
         while len(norms) <= steps:
             self.products[phase] = jacobians[(phase + len(norms) - 1) % len(jacobians)] @ self.products[phase]

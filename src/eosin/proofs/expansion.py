@@ -75,7 +75,7 @@ class Expansion:
         jacobian = value.new_zeros(len(value), self.jacobian.shape[1])
         return Expansion(value, jacobian, exact, exact[0], self.radii, exact, self.unit)
 
-    def _becoming(self, value: Tensor, jacobian: Tensor, remainder: Tensor, length: Tensor, error: Tensor) -> Expansion:
+    def _with(self, value: Tensor, jacobian: Tensor, remainder: Tensor, length: Tensor, error: Tensor) -> Expansion:
         """Another one of the same radii; the two bounds on its remainder bound each other."""
         length = length.minimum(remainder.norm(dim=0)) * SLACK
         remainder = (remainder * SLACK).minimum(length)
@@ -86,7 +86,7 @@ class Expansion:
         """How large each coordinate can get, in absolute value, rounded or not."""
         return self.value.abs()[:, None] + self.deviation + self.error
 
-    def _rounded(self) -> Expansion:
+    def _after_rounding(self) -> Expansion:
         """The same after one operation that errs."""
         return replace(self, error=(self.error + self.unit * self.size) * SLACK)
 
@@ -105,14 +105,14 @@ class Expansion:
             return self.constant(other) + self
         terms = max(self.terms, other.terms)
         # the products of a matrix may be added one by one to what stands on the left
-        added = self._becoming(
+        added = self._with(
             self.value + other.value,
             self.jacobian + other.jacobian,
             self.remainder + other.remainder,
             self.length + other.length,
-            self.error + other.error + self.unit * rounding_of_sums(self.size, large(self.size), terms),
+            self.error + other.error + self.unit * bound_sum_rounding(self.size, above_large(self.size), terms),
         )
-        return replace(added._rounded(), terms=terms)
+        return replace(added._after_rounding(), terms=terms)
 
     def __radd__(self, other: Tensor) -> Expansion:
         return self + other
@@ -123,29 +123,27 @@ class Expansion:
     def __mul__(self, other: Expansion | float) -> Expansion:
         if isinstance(other, float):
             size, error = abs(other), self.error * abs(other)
-            return self._becoming(
+            return self._with(
                 self.value * other, self.jacobian * other, self.remainder * size, self.length * size, error
             )
         mine, others = self.value.abs()[:, None], other.value.abs()[:, None]
-        both, at_most = together(self.deviation, other.deviation, other.spread)
-        multiplied = self._becoming(
+        both, at_most = bound_product(self.deviation, other.deviation, other.spread)
+        multiplied = self._with(
             self.value * other.value,
             self.value[:, None] * other.jacobian + other.value[:, None] * self.jacobian,
             mine * other.remainder + others * self.remainder + both,
             mine.max() * other.length + others.max() * self.length + at_most,
             self.size * other.error + other.size * self.error,
         )
-        return multiplied._rounded()
+        return multiplied._after_rounding()
 
     def __getitem__(self, rows: slice) -> Expansion:
-        return self._becoming(
-            self.value[rows], self.jacobian[rows], self.remainder[rows], self.length, self.error[rows]
-        )
+        return self._with(self.value[rows], self.jacobian[rows], self.remainder[rows], self.length, self.error[rows])
 
     @classmethod
-    def joined(cls, parts: Sequence[Expansion]) -> Expansion:
-        """Parts one after the other, as a state is made of them."""
-        return parts[0]._becoming(
+    def concatenate(cls, parts: Sequence[Expansion]) -> Expansion:
+        """The parts one after the other, as in a state."""
+        return parts[0]._with(
             torch.cat([part.value for part in parts]),
             torch.cat([part.jacobian for part in parts]),
             torch.cat([part.remainder for part in parts]),
@@ -162,34 +160,34 @@ class Expansion:
         by_rows = matrix.norm(dim=1)[:, None] * self.length
         sizes, terms = matrix.abs(), matrix.shape[1]
         products = (sizes.square() @ self.size.square()).sqrt()
-        large_ones = torch.stack([large(sizes * size).sum(1) for size in self.size.T], dim=1)
-        image = self._becoming(
+        large_ones = torch.stack([above_large(sizes * size).sum(1) for size in self.size.T], dim=1)
+        image = self._with(
             matrix @ self.value,
             matrix @ self.jacobian,
             (sizes @ self.remainder).minimum(by_rows),
             norm_bound(matrix) * self.length,
-            sizes @ self.error + self.unit * rounding_of_sums(products, large_ones, terms),
+            sizes @ self.error + self.unit * bound_sum_rounding(products, large_ones, terms),
         )
         return replace(image, terms=terms)
 
     def tanh(self) -> Expansion:
         value, deviation = self.value.tanh(), self.deviation
-        curved, steepest = curvature(self.value, deviation), steepness(self.value, deviation + self.error)
-        return self._through(value, 1 - value**2, curved, steepest, deviation)
+        curved, steepest = bound_curvature(self.value, deviation), bound_slope(self.value, deviation + self.error)
+        return self._apply(value, 1 - value**2, curved, steepest, deviation)
 
     def sigmoid(self) -> Expansion:
         """It is (1 + tanh(x / 2)) / 2."""
         value, deviation = self.value.sigmoid(), self.deviation
-        curved = curvature(self.value / 2, deviation / 2) / 8
-        steepest = steepness(self.value / 2, (deviation + self.error) / 2) / 4
-        return self._through(value, value * (1 - value), curved, steepest, deviation)
+        curved = bound_curvature(self.value / 2, deviation / 2) / 8
+        steepest = bound_slope(self.value / 2, (deviation + self.error) / 2) / 4
+        return self._apply(value, value * (1 - value), curved, steepest, deviation)
 
-    def _through(self, value: Tensor, slope: Tensor, curved: Tensor, steepest: Tensor, deviation: Tensor) -> Expansion:
+    def _apply(self, value: Tensor, slope: Tensor, curved: Tensor, steepest: Tensor, deviation: Tensor) -> Expansion:
         """A function of each coordinate: its slope at the value, and its curvature and its largest slope as far as the
         coordinate gets.
         """
-        bent, at_most = together(curved / 2 * deviation, deviation, self.spread)
-        return self._becoming(
+        bent, at_most = bound_product(curved / 2 * deviation, deviation, self.spread)
+        return self._with(
             value,
             slope[:, None] * self.jacobian,
             slope.abs()[:, None] * self.remainder + bent,
@@ -198,19 +196,19 @@ class Expansion:
         )
 
 
-def rounding_of_sums(
+def bound_sum_rounding(
     length: Float64[Tensor, "n radii"], large_ones: Float64[Tensor, "n radii"], terms: int
 ) -> Float64[Tensor, "n radii"]:
     """What sums of so many terms err by, in units, by the 2-norm of the terms and by what is large among them."""
     return math.sqrt(terms) * length + terms * large_ones
 
 
-def large(sizes: Tensor) -> Tensor:
+def above_large(sizes: Tensor) -> Tensor:
     """What terms have above LARGE."""
     return (sizes - LARGE).clamp(min=0)
 
 
-def together(
+def bound_product(
     one: Float64[Tensor, "n radii"], other: Float64[Tensor, "n radii"], spread: Float64[Tensor, " radii"]
 ) -> tuple[Float64[Tensor, "n radii"], Float64[Tensor, " radii"]]:
     """A bound on the product of two quantities by those of each, the second one's length being given too."""
@@ -218,14 +216,14 @@ def together(
     return product, product.norm(dim=0).minimum(one.amax(dim=0) * spread)
 
 
-def curvature(value: Float64[Tensor, " n"], distance: Float64[Tensor, "n radii"]) -> Float64[Tensor, "n radii"]:
+def bound_curvature(value: Float64[Tensor, " n"], distance: Float64[Tensor, "n radii"]) -> Float64[Tensor, "n radii"]:
     """The largest second derivative of tanh up to some distance from each value, in absolute value."""
     nearest, farthest = value.abs()[:, None] - distance, value.abs()[:, None] + distance
     worst = torch.where(farthest < MOST_CURVED, farthest, nearest.clamp(min=MOST_CURVED))
     return 2 * worst.tanh() / worst.cosh() ** 2 * SLACK
 
 
-def steepness(value: Float64[Tensor, " n"], distance: Float64[Tensor, "n radii"]) -> Float64[Tensor, "n radii"]:
+def bound_slope(value: Float64[Tensor, " n"], distance: Float64[Tensor, "n radii"]) -> Float64[Tensor, "n radii"]:
     """The largest slope of tanh up to some distance from each value."""
     return (value.abs()[:, None] - distance).clamp(min=0).cosh() ** -2 * SLACK
 

@@ -27,7 +27,7 @@ from eosin.decoding.loop import SMALLEST_BATCH, Cohort, Predictable
 from eosin.decoding.loops import primitive, rotated
 from eosin.logits import as_logits
 from eosin.outcome import Proof
-from eosin.proofs.cycles import Cycle, certify
+from eosin.proofs.cycles import Cycle, prove_cycle
 from eosin.proofs.dynamics import RecurrentDynamics, dynamics_of
 from eosin.states import PairState, TensorState, can_recur
 
@@ -134,7 +134,7 @@ class Prover:
         while tuple(turn) != cycle:
             vector = dynamics.advance(turn[0], vector)
             turn = turn[1:] + turn[:1]
-        proved = certify(dynamics, cycle, vector, self.model.eos_ids, self.decoder.margin)
+        proved = prove_cycle(dynamics, cycle, vector, self.model.eos_ids, self.decoder.margin)
         if proved is not None:
             self.cycles.append(proved)
 

@@ -1,4 +1,4 @@
-"""Certified cycles in a file, one JSON line each, so that somebody else can check the proofs again."""
+"""Certified cycles in a file, one JSON line each, so that others can check the proofs."""
 
 from __future__ import annotations
 
@@ -13,65 +13,65 @@ from eosin.contracts import Generative
 from eosin.decoding.decode import as_decoder
 from eosin.decoding.loop import Predictable
 from eosin.errors import BadInput
-from eosin.proofs.cycles import Cycle, check
+from eosin.proofs.cycles import Cycle, reprove_cycle
 from eosin.proofs.dynamics import dynamics_of
 from eosin.records.record import lines_of
 
 
 @dataclass(frozen=True)
 class CertifiedCycle:
-    """A cycle, and of what model and decoder it was proved."""
+    """A cycle with the model and the decoder for which it was proved."""
 
     cycle: Cycle
     decoder: str
     model: dict[str, Any]
-    """Its identity, as the records of the audit have it."""
+    """Its identity, as in the records of the audit."""
 
-    def written(self) -> str:
-        return json.dumps({"decoder": self.decoder, "model": self.model, "cycle": self.cycle.written()})
+    def to_line(self) -> str:
+        return json.dumps({"decoder": self.decoder, "model": self.model, "cycle": self.cycle.to_dict()})
 
     @classmethod
-    def read(cls, line: str) -> CertifiedCycle:
+    def from_line(cls, line: str) -> CertifiedCycle:
         table = json.loads(line)
         decoder, model = table["decoder"], table["model"]
         as_decoder(decoder)
         if type(model) is not dict:
             raise TypeError(f"model must be a table, got {model!r}")
-        return cls(Cycle.read(table["cycle"]), decoder, model)
+        return cls(Cycle.from_dict(table["cycle"]), decoder, model)
 
     @property
     def subject(self) -> tuple[object, ...]:
-        """What it is about: a second certificate of the same says nothing new."""
+        """Certificates with the same subject say the same."""
         return self.decoder, self.cycle.tokens, tuple(self.cycle.centre.mul(1e6).round().tolist())
 
-    def holds(self, model: Generative) -> Cycle | None:
-        """The proof done again on a model, with the figures found now; None where it fails."""
+    def reprove(self, model: Generative) -> Cycle | None:
+        """Prove the cycle again on a model, with new numbers; None where the proof fails."""
         decoder, dynamics = as_decoder(self.decoder), dynamics_of(model)
         if dynamics is None or not isinstance(decoder, Predictable):
             return None
         here = replace(self.cycle, centre=self.cycle.centre.to(dynamics.weight.device))
-        return check(dynamics, here, model.eos_ids, decoder.margin)
+        return reprove_cycle(dynamics, here, model.eos_ids, decoder.margin)
 
 
-def beside(records: Path) -> Path:
-    """Where the certificates of an audit are, given its records."""
+def cycles_path(records: Path) -> Path:
+    """The file of certificates that belongs to a file of records."""
     return records.with_suffix(".cycles")
 
 
 def read_certificates(path: Path) -> Iterator[CertifiedCycle]:
-    """A last line that was cut off by a kill is none."""
+    """Read a file of certificates; a last line that a kill cut off is left out."""
     for number, line in enumerate(lines_of(path, "certificates of cycles"), 1):
         try:
-            yield CertifiedCycle.read(line)
+            yield CertifiedCycle.from_line(line)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"line {number} of {path} is not the certificate of a cycle: {error}") from error
 
 
-def append(path: Path, certificates: list[CertifiedCycle]) -> None:
-    """Those that are not there yet."""
+def append_certificates(path: Path, certificates: list[CertifiedCycle]) -> None:
+    """Append the certificates that are not in the file yet."""
     there = {certificate.subject for certificate in read_certificates(path)} if path.exists() else set()
     with path.open("a+", encoding="utf-8") as file:
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        file.writelines(each.written() + "\n" for each in certificates if each.subject not in there)
+        file.writelines(each.to_line() + "\n" for each in certificates if each.subject not in there)
         file.flush()
         os.fsync(file.fileno())

@@ -16,7 +16,7 @@ from eosin.data.batches import Batch
 from eosin.data.corpus import Corpus
 from eosin.devices import choose_device, choose_precision, use_threads
 from eosin.errors import BadInput
-from eosin.models.checkpoint import restored, save_weights
+from eosin.models.checkpoint import build_trained, save_weights
 from eosin.settings import Table
 from eosin.training.evaluation import Likelihood
 from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
@@ -155,7 +155,7 @@ class Session:
         if not progress.epoch:  # a pretrained model as it is
             self.save()
             self.keep_weights()
-        trainer.model = restored(self.run.folder, trainer.architecture).to(trainer.device)
+        trainer.model = build_trained(self.run.folder, trainer.architecture).to(trainer.device)
         trainer.conclude(self.run.folder)
         result = {f"{split}_perplexity": self.measure(split).perplexity for split in trainer.measured}
         self.tell("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
