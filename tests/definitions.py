@@ -1,4 +1,7 @@
-"""Every truncation rule as its paper writes it, one row at a time, in Python floats. A new rule needs its line here."""
+"""Every truncation rule and every head as its paper writes it, one row at a time, in Python floats.
+
+A new rule needs a line in DEFINITIONS, a new head one in SURVIVALS.
+"""
 
 from __future__ import annotations
 
@@ -72,3 +75,28 @@ DEFINITIONS = {
     "eta": eta,
     "top-n-sigma": top_n_sigma,
 }
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def softmax(logits: list[list[float]], eos: int) -> list[float]:
+    masses = [[math.exp(z) for z in row] for row in logits]
+    return [1 - row[eos] / sum(row) for row in masses]
+
+
+def self_terminating(logits: list[list[float]], eos: int, epsilon: float) -> list[float]:
+    survivals, survival = [], 1.0
+    for row in logits:
+        survival *= (1 - epsilon) * sigmoid(row[eos])
+        survivals.append(survival)
+    return survivals
+
+
+def non_monotonic(logits: list[list[float]], eos: int, epsilon: float) -> list[float]:
+    return [(1 - sigmoid(row[eos])) * (1 - epsilon) ** t for t, row in enumerate(logits, start=1)]
+
+
+SURVIVALS = {"softmax": softmax, "self-terminating": self_terminating, "non-monotonic": non_monotonic}
+"""1 - p_t(eos) at t = 1, 2, ..., from the logits of each step, the token eos and the settings of the head."""

@@ -11,12 +11,21 @@ import torch
 
 from eosin.decoding.floor import Floor
 from eosin.decoding.truncation import TRUNCATIONS
-from eosin.models.heads import HEADS
+from eosin.models.heads import HEADS, EpsilonHead
 from eosin.models.neural_lm import CORES, NeuralLM
 from eosin.proofs.constructions import Coin, Repeater, Script, build_theorem_3_4
 
 VOCAB = 7
 EOS = 3
+BOUNDED = [name for name, head in HEADS.items() if hasattr(head, "bound")]
+"""Heads that bound p(eos) from below."""
+EPSILON = [name for name in BOUNDED if issubclass(HEADS[name], EpsilonHead)]
+"""Heads with p_t(eos) >= 1 - (1 - epsilon)^t, the bound of Theorems 4.2 and 4.3."""
+
+
+def logit_against_eos(head: str, size: float) -> float:
+    """An eos logit of this size that speaks against eos."""
+    return -size if HEADS[head].logit_favors_eos else size
 
 
 def neural(
@@ -31,13 +40,18 @@ def neural(
     seed: int = 0,
     scale: float = 1.0,
     dtype: torch.dtype = torch.float64,
-    epsilon: float = 0.02,
+    epsilon: float | None = None,
     gain: float = 1.0,
     eos_bias: float | None = None,
 ) -> NeuralLM:
-    """A small model with random weights; a large `gain` makes what it read matter, a large `scale` makes it sure."""
+    """A small model with random weights; a large `gain` makes what it read matter, a large `scale` makes it sure.
+
+    The head is its first example; `epsilon` changes it where it has one.
+    """
     torch.manual_seed(seed)
-    head_settings = {} if head == "softmax" else {"epsilon": epsilon}
+    head_settings = dict(HEADS[head].examples[0])
+    if epsilon is not None and "epsilon" in head_settings:
+        head_settings["epsilon"] = epsilon
     model = NeuralLM(CORES[core](width=width, layers=layers), HEADS[head](**head_settings), vocab, eos, tied=tied)
     with torch.no_grad():
         model.embedding.weight.normal_()

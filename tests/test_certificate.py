@@ -10,7 +10,22 @@ import torch
 from definitions import DEFINITIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from members import DECODERS, EOS, MODELS, RULES, SEARCHES, TEMPERED, VOCAB, Specimen, fits, neural, prefixes
+from members import (
+    BOUNDED,
+    DECODERS,
+    EOS,
+    EPSILON,
+    MODELS,
+    RULES,
+    SEARCHES,
+    TEMPERED,
+    VOCAB,
+    Specimen,
+    fits,
+    logit_against_eos,
+    neural,
+    prefixes,
+)
 from test_floor import TwoEnds
 from test_next_token import surveyed
 from test_truncation import lined, listed
@@ -37,7 +52,6 @@ from eosin.proofs.constructions import Coin, Repeater, build_theorem_3_4
 
 TEMPERATURES = [0.3, 1.0, 2.5]
 PROMISING = [specimen for specimen in MODELS if hasattr(specimen.model, "promise")]
-BOUNDED = ["self-terminating", "non-monotonic"]
 FITTING = [spec for spec in DECODERS if fits(spec, VOCAB)]
 
 
@@ -375,7 +389,7 @@ def against_eos(core: str, head: str, epsilon: float, rivals: int = 1) -> Neural
     """Goes on as long as the head lets it: eos is as probable as it must be, and rivals share the rest."""
     model = neural(core, head, epsilon=epsilon, scale=0.0)
     with torch.no_grad():
-        model.output.bias[EOS] = 1e3 if head == "self-terminating" else -1e3  # its sigmoid is survival
+        model.output.bias[EOS] = logit_against_eos(head, 1e3)
         model.output.bias[[token for token in range(VOCAB) if token != EOS][:rivals]] = 1e3
     return model
 
@@ -403,7 +417,7 @@ def test_every_decoding_has_ended_by_the_certain_step(core: str, kind: str):
 
 
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("kind", [*BOUNDED, "floor"])
+@pytest.mark.parametrize("kind", [*EPSILON, "floor"])
 def test_the_certain_step_is_met(core: str, kind: str):
     """Where everything but the head speaks against eos, greedy decoding ends at that step and no other."""
     for epsilon in (0.05, 0.3):
@@ -457,8 +471,7 @@ def test_measured_survival_is_below_the_bound_and_near_it(spec: str, rivals: int
 def test_survival_by_enumeration(spec: str):
     """Every path that does not end, with its exact probability, on a model with random weights."""
     for head in BOUNDED:
-        against = 4.0 if head == "self-terminating" else -4.0
-        model = neural("gru", head, vocab=4, epsilon=0.1, layers=1, eos_bias=against)
+        model = neural("gru", head, vocab=4, epsilon=0.1, layers=1, eos_bias=logit_against_eos(head, 4.0))
         bound = bound_log_survival(model, spec, 4)
         exact = survival_of(model, eosin.parse_decoder(spec), 4)
         assert all(share <= math.exp(most) + 1e-9 for share, most in zip(exact, bound, strict=False))

@@ -150,7 +150,7 @@ def test_a_lead_that_rounding_can_take_is_none():
 def test_a_head_that_rewrites_eos_has_no_dynamics():
     class AlwaysSome(HEADS["softmax"]):
         def forward(self, eos_logits, memory):
-            return torch.full_like(eos_logits, -0.05, dtype=torch.float64), memory
+            return torch.full_like(eos_logits, -0.05, dtype=torch.float64), super().forward(eos_logits, memory)[1]
 
     model = looping_model("tanh", seed=0)
     assert dynamics_of(model) is not None
@@ -348,6 +348,60 @@ def test_heads_that_count_and_models_without_a_formula_have_no_dynamics():
         assert (dynamics_of(neural("tanh", head)) is not None) == (head == "softmax")
     assert dynamics_of(neural("transformer", "softmax")) is None
     assert dynamics_of(eosin.Floor(neural("tanh", "softmax"), epsilon=0.1)) is None
+
+
+class Reads(eosin.NeuralLM):
+    """Reads every token twice."""
+
+    def step(self, token, state):
+        return super().step(token, super().step(token, state)[1])
+
+
+class ReadsWithin(eosin.NeuralLM):
+    def _read(self, tokens, state, context):
+        return super()._read(tokens, state, context)
+
+
+class Lends:
+    """A wrapper that lends what it wraps, but for one method."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def step(self, token, state):
+        return self.inner.step(token, state)
+
+
+class HalfStep(CORES["tanh"]):
+    def forward(self, inputs, state):
+        return super().forward(inputs / 2, state)
+
+
+def test_a_formula_is_not_inherited_by_what_reads_tokens_otherwise():
+    def made(kind, core="tanh"):
+        return kind(CORES[core](width=8), HEADS["softmax"](), vocab_size=9, eos_id=0)
+
+    assert dynamics_of(made(eosin.NeuralLM)) is not None
+    assert dynamics_of(made(Reads)) is None
+    assert dynamics_of(made(ReadsWithin)) is None
+    assert dynamics_of(Lends(made(eosin.NeuralLM))) is None
+    patched = made(eosin.NeuralLM)
+    patched.step = patched.prefill
+    assert dynamics_of(patched) is None
+    halved = made(eosin.NeuralLM)
+    halved.core = HalfStep(width=8)
+    assert dynamics_of(halved) is None
+
+    class Silent(eosin.NeuralLM):
+        """Changes nothing that is read."""
+
+        def score(self, prefix, continuation):
+            return super().score(prefix, continuation)
+
+    assert dynamics_of(made(Silent)) is not None
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (30, 30), (30, 7)])

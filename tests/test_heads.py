@@ -1,139 +1,176 @@
-"""The heads against their definitions, written out naively, over 1,500 steps."""
+"""The heads against their definitions in tests/definitions.py, over 1,500 steps."""
 
 import math
 from fractions import Fraction
 
 import pytest
 import torch
+from definitions import SURVIVALS
 from hypothesis import given
 from hypothesis import strategies as st
-from members import EOS, VOCAB, neural, prefixes
+from members import BOUNDED, EOS, EPSILON, VOCAB, logit_against_eos, neural, prefixes
 from torch.testing import assert_close
 
+import eosin
+from eosin.errors import BadInput
 from eosin.logits import Dense, Rewritten, log_odds_of_eos, rewrite_eos
-from eosin.models.heads import HEADS, NonMonotonic, SelfTerminating
+from eosin.models.checkpoint import Architecture
+from eosin.models.heads import HEADS, NonMonotonic, SelfTerminating, Softmax, build_head, keeps_softmax, resolve_head
 
-BOUNDED = [head for head in HEADS if head != "softmax"]
-CPU = torch.device("cpu")
-
-
-def definition(head: str, eos_logits: list[float], epsilon: float) -> list[float]:
-    """1 - p_t(eos) at t = 1, 2, ..., straight from the papers, in Python floats."""
-    sigmoids = [1 / (1 + math.exp(-z)) for z in eos_logits]
-    if head == "self-terminating":
-        alphas, alpha = [], 1.0
-        for sigmoid in sigmoids:
-            alpha *= (1 - epsilon) * sigmoid
-            alphas.append(alpha)
-        return alphas
-    return [(1 - s) * (1 - epsilon) ** t for t, s in enumerate(sigmoids, start=1)]
+REWRITING = [name for name, head in HEADS.items() if not keeps_softmax(head(**head.examples[0]))]
+EXAMPLES = [(name, settings) for name in REWRITING for settings in HEADS[name].examples]
+BOUNDED_EXAMPLES = [(name, settings) for name, settings in EXAMPLES if name in BOUNDED]
 
 
-@pytest.mark.parametrize("head", BOUNDED)
-@pytest.mark.parametrize("epsilon", [1e-4, 1e-3, 1e-2, 0.5])
-def test_log_survival_is_the_definition_over_1500_steps(head: str, epsilon: float):
+def start(layer, rows: int) -> torch.Tensor:
+    return torch.zeros(rows, *layer.memory_shape, dtype=torch.float64)
+
+
+def run(layer, eos_logits: torch.Tensor) -> torch.Tensor:
+    """log(1 - p(eos)) at each position."""
+    return layer(eos_logits, start(layer, len(eos_logits)))[0]
+
+
+def defined(head: str, eos_logits: torch.Tensor, settings: dict) -> torch.Tensor:
+    """1 - p_t(eos) by definition, of logits that are those of eos alone."""
+    rows = [SURVIVALS[head]([[z] for z in row], 0, **settings) for row in eos_logits.tolist()]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_every_head_has_a_definition_and_examples():
+    assert set(HEADS) == set(SURVIVALS)
+    assert all(head.examples for head in HEADS.values())
+
+
+@pytest.mark.parametrize(("head", "settings"), EXAMPLES, ids=str)
+def test_log_survival_is_the_definition_over_1500_steps(head: str, settings: dict):
     generator = torch.Generator().manual_seed(0)
-    # "go on" most of the time, in either head's sense, so that the product does not vanish at once
-    sign = 1 if head == "self-terminating" else -1
-    eos_logits = sign * (6 + torch.randn(3, 1500, generator=generator, dtype=torch.float64))
-    layer = HEADS[head](epsilon)
-    survival, _ = layer(eos_logits, layer.initial(3, CPU))
-    for row in range(3):
-        expected = definition(head, eos_logits[row].tolist(), epsilon)
-        assert_close(survival[row].exp().tolist(), expected, rtol=1e-9, atol=1e-300)
+    # "go on" most of the time, in the sense of the head, so that a product does not vanish at once
+    eos_logits = logit_against_eos(head, 1.0) * (6 + torch.randn(3, 1500, generator=generator, dtype=torch.float64))
+    survival = run(HEADS[head](**settings), eos_logits)
+    assert_close(survival.exp(), defined(head, eos_logits, settings), rtol=1e-9, atol=1e-300)
 
 
-@pytest.mark.parametrize("head", BOUNDED)
+@pytest.mark.parametrize("head", HEADS)
 def test_one_formula_for_sequence_and_step(head: str):
-    layer = HEADS[head](1e-3)
-    eos_logits = torch.randn(4, 1500, generator=torch.Generator().manual_seed(1))
-    whole, end = layer(eos_logits, layer.initial(4, CPU))
-    memory, steps = layer.initial(4, CPU), []
-    for column in eos_logits.T:
-        survival, memory = layer(column[:, None], memory)
-        steps.append(survival[:, 0])
-    assert_close(torch.stack(steps, 1), whole, rtol=1e-12, atol=0)
-    assert_close(memory.tensors[0], end.tensors[0], rtol=1e-12, atol=0)
+    layer = HEADS[head](**HEADS[head].examples[0])
+    eos_logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(1))
+    whole, memories = layer(eos_logits, start(layer, 4))
+    assert memories.shape == (4, 300, *layer.memory_shape)
+    assert memories.dtype == torch.float64
+    memory = start(layer, 4)
+    for place, column in enumerate(eos_logits.T):
+        survival, after = layer(column[:, None], memory)
+        memory = after[:, -1]
+        assert_close(memory, memories[:, place], rtol=1e-12, atol=0)
+        assert survival is whole is None or torch.allclose(survival[:, 0], whole[:, place], rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_distribution_is_the_definition(head: str):
     """softmax of the rewritten logits: eos as defined, the other tokens in the ratios of their softmax."""
-    model = neural("lstm", head, epsilon=0.01)
+    model = neural("lstm", head)
     prefix, tokens = prefixes(5), prefixes(5, length=30, seed=2)
     logits, _ = model(torch.cat([prefix, tokens], 1), model.initial(5), context=2)
     probs = logits.dense().softmax(-1)
     plain = getattr(logits, "inner", logits).dense()
     others = [token for token in range(VOCAB) if token != EOS]
-    if head == "softmax":
-        expected_survival = 1 - plain.softmax(-1)[..., EOS]
-    else:
-        rows = [definition(head, row, 0.01) for row in plain[..., EOS].tolist()]
-        expected_survival = torch.tensor(rows, dtype=torch.float64)
+    rows = [SURVIVALS[head](row, EOS, **HEADS[head].examples[0]) for row in plain.tolist()]
+    expected_survival = torch.tensor(rows, dtype=torch.float64)
     assert_close(probs[..., EOS], 1 - expected_survival, rtol=1e-9, atol=1e-12)
     rest = plain[..., others].softmax(-1) * expected_survival[..., None]
     assert_close(probs[..., others], rest, rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("head", BOUNDED)
+@pytest.mark.parametrize("head", REWRITING)
 def test_context_does_not_count(head: str):
     """The count starts after the prefix: a longer prefix with the same last hidden vector changes nothing."""
-    layer = HEADS[head](0.1)
     model = neural("tanh", head, epsilon=0.1)
     for length in (1, 5, 20):
-        prefix = prefixes(3, length=length)
-        logits, _ = model.prefill(prefix)
-        eos_logit = logits.inner.dense()[:, EOS]
-        expected, _ = layer(eos_logit[:, None], layer.initial(3, CPU))
+        logits, _ = model.prefill(prefixes(3, length=length))
+        expected = run(model.head, logits.inner.dense()[:, EOS, None])
         assert_close(1 - logits.dense().softmax(-1)[:, EOS], expected[:, 0].exp())
 
 
-@pytest.mark.parametrize("head", BOUNDED)
-def test_promise_holds_for_adversarial_logits(head: str):
-    """p_t(eos) >= 1 - (1 - epsilon)^t, however large the logits that speak against it."""
-    epsilon = 0.01
-    layer = HEADS[head](epsilon)
+@pytest.mark.parametrize(("head", "settings"), BOUNDED_EXAMPLES, ids=str)
+def test_the_bound_holds_for_adversarial_logits_and_never_rises(head: str, settings: dict):
+    """However large the logits that speak against eos."""
+    layer = HEADS[head](**settings)
+    bound = layer.bound(torch.arange(1, 1501, dtype=torch.float64))
+    assert (bound[1:] <= bound[:-1]).all()
+    assert bound[-1] < -math.log(2)
     for eos_logit in (-1e4, -50.0, 0.0, 50.0, 1e4):
-        survival, _ = layer(torch.full((1, 1500), eos_logit), layer.initial(1, CPU))
-        steps = torch.arange(1, 1501, dtype=torch.float64)
-        assert (survival[0] <= steps * math.log1p(-epsilon) * (1 - 1e-12)).all()
+        survival = run(layer, torch.full((1, 1500), eos_logit))
+        assert (survival[0] <= bound * (1 - 1e-12)).all()
         assert not survival.isnan().any()
+    assert layer.grounds.startswith("p(eos) ")
+
+
+@pytest.mark.parametrize(("head", "settings"), EXAMPLES, ids=str)
+def test_the_sign_of_the_eos_logit_is_as_declared(head: str, settings: dict):
+    layer = HEADS[head](**settings)
+    low, high = (float(run(layer, torch.tensor([[z]]))) for z in (-3.0, 3.0))
+    assert (high < low) == layer.logit_favors_eos
+
+
+@pytest.mark.parametrize("alias", ["st", "nmst"])
+def test_an_alias_is_read_and_stays_as_it_was_written(alias: str):
+    name = {"st": "self-terminating", "nmst": "non-monotonic"}[alias]
+    settings = resolve_head({"kind": alias, "epsilon": 0.01})
+    assert settings == {"kind": alias, "epsilon": 0.01}
+    assert type(build_head(settings)) is HEADS[name]
+    old = {"core": {"kind": "tanh", "width": 4}, "head": {"kind": alias}, "output": {"vocab_size": 5, "eos_id": 0}}
+    assert Architecture.resolve(old).sections["head"] == {"kind": alias, "epsilon": 1e-3}
+    with pytest.raises(BadInput, match="did you mean 'non-monotonic'"):
+        resolve_head({"kind": "non-monotone"})
+
+
+def test_a_subclass_with_another_forward_does_not_keep_the_softmax():
+    class AlwaysSome(Softmax):
+        def forward(self, eos_logits, memory):
+            return torch.full_like(eos_logits, -0.05, dtype=torch.float64), super().forward(eos_logits, memory)[1]
+
+    assert keeps_softmax(Softmax())
+    assert not keeps_softmax(AlwaysSome())
+    model = neural("tanh", "softmax")
+    model.head = AlwaysSome()
+    assert eosin.certify(model, "ancestral").consistent is None
 
 
 def test_self_terminating_never_falls():
     layer = SelfTerminating(1e-3)
     eos_logits = 5 * torch.randn(8, 400, generator=torch.Generator().manual_seed(2))
-    survival, _ = layer(eos_logits, layer.initial(8, CPU))
+    survival = run(layer, eos_logits)
     assert (survival.diff(dim=1) < 0).all()
 
 
 def test_non_monotonic_may_fall():
     layer = NonMonotonic(1e-3)
-    survival, _ = layer(torch.tensor([[3.0, -3.0]]), layer.initial(1, CPU))
+    survival = run(layer, torch.tensor([[3.0, -3.0]]))
     assert survival[0, 1] > survival[0, 0]
 
 
-@pytest.mark.parametrize("head", BOUNDED)
+@pytest.mark.parametrize("head", REWRITING)
 def test_gradients_of_the_rewritten_distribution(head: str):
-    layer = HEADS[head](0.01)
+    layer = HEADS[head](**HEADS[head].examples[0])
 
     def log_probs(logits: torch.Tensor) -> torch.Tensor:
-        survival, _ = layer(logits[..., EOS], layer.initial(len(logits), CPU))
+        survival = run(layer, logits[..., EOS])
         return Rewritten(Dense(logits), (EOS,), lambda _: survival).dense().log_softmax(-1)
 
     logits = torch.randn(2, 6, VOCAB, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(log_probs, (logits,))
 
 
-@pytest.mark.parametrize("head", BOUNDED)
+@pytest.mark.parametrize("head", REWRITING)
 def test_gradients_stay_finite_far_out(head: str):
     """Where p(eos) is so close to zero or one that a clamp would have cut the gradient off."""
-    layer = HEADS[head](1e-3)
+    layer = HEADS[head](**HEADS[head].examples[0])
     for size in (40.0, -40.0, 700.0, -700.0):
         logits = torch.zeros(1, 1500, VOCAB, dtype=torch.float64)
         logits[..., EOS] = size
         logits.requires_grad_()
-        survival, _ = layer(logits[..., EOS], layer.initial(1, CPU))
+        survival = run(layer, logits[..., EOS])
         dense = Rewritten(Dense(logits), (EOS,), lambda _, survival=survival: survival).dense()
         log_probs = dense.log_softmax(-1)
         assert log_probs.isfinite().all()
@@ -162,16 +199,15 @@ def test_log_odds_at_the_ends():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("head", BOUNDED)
-def test_the_promise_survives_low_precision(head: str, dtype: torch.dtype):
-    epsilon = 1e-3
-    layer = HEADS[head](epsilon)
+def test_the_bound_survives_low_precision(head: str, dtype: torch.dtype):
+    layer = HEADS[head](**HEADS[head].examples[0])
     logits = torch.randn(1, 1500, VOCAB).to(dtype)
-    logits[..., EOS] = 60 if head == "self-terminating" else -60
-    survival, _ = layer(logits[..., EOS], layer.initial(1, CPU))
+    logits[..., EOS] = logit_against_eos(head, 60)
+    survival = run(layer, logits[..., EOS])
     log_probs = Rewritten(Dense(logits), (EOS,), lambda _: survival).dense().double().log_softmax(-1)
     log_survival = torch.log(-torch.expm1(log_probs[0, :, EOS]))
-    bound = torch.arange(1, 1501, dtype=torch.float64) * math.log1p(-epsilon)
-    assert_close(log_survival, bound, rtol=1e-4, atol=1e-5)
+    bound = layer.bound(torch.arange(1, 1501, dtype=torch.float64))
+    assert (log_survival <= bound * (1 - 1e-4) + 1e-5).all()
 
 
 def test_several_ways_to_end_keep_their_ratios():
@@ -194,7 +230,7 @@ def test_rewriting_to_what_is_already_there_changes_nothing():
     assert_close(rewrite_eos(eos, rest, lambda survival: survival), eos)
 
 
-@pytest.mark.parametrize("head", BOUNDED)
+@pytest.mark.parametrize("head", EPSILON)
 @pytest.mark.parametrize("epsilon", [0, 1, -0.1, 1.5, math.nan])
 def test_bad_epsilon(head: str, epsilon: float):
     with pytest.raises(ValueError, match="epsilon must lie strictly between 0 and 1, got"):

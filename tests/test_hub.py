@@ -601,6 +601,68 @@ def test_left_padding_does_not_matter(lm: CausalLM, kind: str):
             assert beside[: len(alone)] == alone
 
 
+class TwoNumbers(torch.nn.Module):
+    """1 - p_t = (1 - sigmoid(m_t)) 0.9^t, where m_t is the mean of the eos logit so far: two numbers of memory."""
+
+    memory_shape, logit_favors_eos = (2,), True
+    examples = ({"base": 0.9},)
+
+    def __init__(self, base: float = 0.9):
+        super().__init__()
+        self.base = base
+
+    def forward(self, eos_logits, memory):
+        steps = memory[:, None, 0] + torch.arange(1, eos_logits.shape[1] + 1)
+        sums = memory[:, None, 1] + eos_logits.double().cumsum(1)
+        log_survival = steps * math.log(self.base) + torch.nn.functional.logsigmoid(-sums / steps)
+        return log_survival, torch.stack([steps, sums], dim=-1)
+
+
+def test_a_new_head_of_the_table_goes_on_pretrained_models(
+    lm: CausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(eosin.HEADS, "two-numbers", TwoNumbers)
+    from eosin.hub.heads import add_head
+
+    model, tokens = add_head(copy.deepcopy(lm.model), "two-numbers", base=0.8).eval(), prompts(3, 9)
+    with torch.no_grad():
+        odds = model.inner(tokens).logits.double().softmax(-1)[..., EOS].logit()
+    steps = torch.arange(1, 10)
+    expected = 0.8**steps * (-odds.cumsum(1) / steps).sigmoid()
+    with torch.no_grad():
+        assert_close(1 - model(tokens).logits.double().softmax(-1)[..., EOS], expected, atol=1e-5, rtol=1e-4)
+        kept = CausalLM(model, (EOS,))
+        logits, state = kept.prefill(tokens[:, :1])
+        for place, step in enumerate(steps.tolist()):
+            assert_close(logits.double().softmax(-1)[:, EOS], 1 - expected[:, place], atol=1e-5, rtol=1e-4)
+            if step < 9:
+                logits, state = kept.step(tokens[:, step], state)
+        assert eosin.certify(kept, "greedy").consistent is None
+        model.save_pretrained(tmp_path)
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+        assert torch.equal(model(tokens).logits, again(tokens).logits)
+    model(tokens, labels=tokens).loss.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_configuration_of_an_earlier_version_is_read(tmp_path: Path):
+    from eosin.hub.heads import SelfTerminatingConfig, SelfTerminatingForCausalLM
+
+    for kind in ("st", "nmst"):
+        old = {"model_type": "eosin-self-terminating", "kind": kind, "epsilon": 0.03, "eos_ids": [EOS], "inner": {}}
+        (tmp_path / "config.json").write_text(json.dumps(old))
+        config = transformers.AutoConfig.from_pretrained(tmp_path)
+        assert isinstance(config, SelfTerminatingConfig)
+        assert config.head == {"kind": kind, "epsilon": 0.03}
+    for wrong, said in (
+        ({"kind": "softmax"}, "rewrites eos"),
+        ({"kind": "st", "epsilon": 2.0}, "epsilon must lie"),
+        ({"kind": "nmts"}, "is not a kind of head"),
+    ):
+        with pytest.raises(eosin.errors.BadInput, match=said):
+            SelfTerminatingForCausalLM(SelfTerminatingConfig(head=wrong), torch.nn.Linear(1, 1))
+
+
 def test_it_is_saved_and_loaded(lm: CausalLM, tmp_path: Path):
     model = headed(lm, "st", epsilon=0.03)
     model.save_pretrained(tmp_path)

@@ -56,13 +56,11 @@ class Slow(nn.Module):
         super().__init__()
         self.length = length
 
-    def initial(self, batch, device):
-        return TensorState((torch.zeros(batch, dtype=torch.int64, device=device),))
+    memory_shape, logit_favors_eos = (), True
 
     def forward(self, eos_logits, memory):
-        step = memory.tensors[0][:, None] + torch.arange(1, eos_logits.shape[1] + 1)
-        left = (1 - step.double() / self.length).clamp(min=0).log()
-        return left.expand_as(eos_logits), TensorState((step[:, -1],))
+        steps = memory[:, None] + torch.arange(1, eos_logits.shape[1] + 1)
+        return (1 - steps / self.length).clamp(min=0).log(), steps
 
 
 class Buffered(Slow):

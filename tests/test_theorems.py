@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from members import RULES, neural, prefixes
+from members import EPSILON, RULES, logit_against_eos, neural, prefixes
 
 import eosin
 from eosin.decoding.distribution import Workspace, survey
@@ -13,8 +13,6 @@ from eosin.logits import as_logits
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import TanhRNN
 from eosin.proofs.constructions import Coin, Repeater, Script, build_theorem_3_4
-
-BOUNDED = ["self-terminating", "non-monotonic"]
 
 
 def last_step(epsilon: float) -> int:
@@ -104,14 +102,14 @@ def adversary(core: str, head: str, epsilon: float, seed: int):
     model = neural(core, head, epsilon=epsilon, seed=seed, scale=3.0)
     (eos,) = model.eos_ids
     with torch.no_grad():
-        model.output.bias[eos] = 1e3 if head == "self-terminating" else -1e3  # its sigmoid is survival, theirs is not
+        model.output.bias[eos] = logit_against_eos(head, 1e3)
         model.output.bias[(eos + 1) % model.vocab_size] = 1e3
     return model
 
 
 @pytest.mark.parametrize("kind", ["random", "adversarial"])
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("head", BOUNDED)
+@pytest.mark.parametrize("head", EPSILON)
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.5])
 def test_4_2_greedy_ends_by_the_bound(kind: str, core: str, head: str, epsilon: float):
     for seed in range(2):
@@ -129,7 +127,7 @@ def test_4_2_greedy_ends_by_the_bound(kind: str, core: str, head: str, epsilon: 
 
 @pytest.mark.parametrize("kind", ["random", "adversarial"])
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("head", BOUNDED)
+@pytest.mark.parametrize("head", EPSILON)
 @pytest.mark.parametrize("width", [2, 4])
 def test_4_3_beam_search_ends_by_the_bound(kind: str, core: str, head: str, width: int):
     """From step ceil(B) on, each step finishes the best expansion of some hypothesis: at most width - 1 more."""
@@ -147,7 +145,7 @@ def test_4_3_beam_search_ends_by_the_bound(kind: str, core: str, head: str, widt
         assert first.terminated.all()
 
 
-@pytest.mark.parametrize("head", BOUNDED)
+@pytest.mark.parametrize("head", EPSILON)
 @pytest.mark.parametrize("spec", ["top-k:1", "top-k:3", "nucleus:0.2", "nucleus:0.4"])
 def test_top_k_and_nucleus_keep_eos_from_the_bound_on(head: str, spec: str):
     """p(eos) > 1/2 makes eos the most probable token, in the kept set at every step from then on."""

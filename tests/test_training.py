@@ -119,7 +119,10 @@ def test_evaluation_neither_drops_out_nor_leaves_the_model_changed(corpus: Corpu
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_step_is_adam_on_the_clipped_mean_gradient(corpus: Corpus, core: str, head: str, tied: bool):
     settings = config(
-        core={"kind": core, "dropout": 0.0}, head={"kind": head}, output={"tied": tied}, training={"clip": 0.1}
+        core={"kind": core, "dropout": 0.0},
+        head={"kind": head, **HEADS[head].examples[0]},
+        output={"tied": tied},
+        training={"clip": 0.1},
     )
     trainer, reference = (Trainer(settings, corpus, CPU, "float32") for _ in range(2))
     parameters = [p for p in reference.model.parameters() if p.requires_grad]

@@ -49,9 +49,13 @@ def promise_from_survival(
     bound: Callable[[Steps], Steps], grounds: str, temperature: float, vocab_size: int, eos_count: int
 ) -> Promise:
     """The promise that follows from an upper bound on log(1 - p(eos)) at each step, at temperature 1."""
-    return Promise(
-        lambda steps: apply_temperature(log_odds_of_eos(bound(steps)), temperature, vocab_size, eos_count), grounds
-    )
+
+    def log_odds(steps: Steps) -> LogOdds:
+        log_survival = bound(steps)
+        at_one = torch.where(log_survival == -math.inf, math.inf, log_odds_of_eos(log_survival))
+        return apply_temperature(at_one, temperature, vocab_size, eos_count)
+
+    return Promise(log_odds, grounds)
 
 
 def pass_on(decoder: Decoder | Truncation, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
