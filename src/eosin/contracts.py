@@ -115,24 +115,20 @@ class BoundedCore(Protocol):
 class FormulaCore(Core, Protocol):
     """A recurrent core whose step is also a formula; proofs of loops need it.
 
-    Its state is a `TensorState` of `depth * tensors_per_layer` tensors of shape (batch, width), the lowest layer first.
-    The first tensor of a layer is its hidden vector; that of the last layer is the output of the core. The class that
-    defines `forward` must define `next_memory` too: a subclass with another `forward` does not inherit the formula.
+    Its state is a `TensorState` of `depth * tensors_per_layer` tensors of shape (batch, width), the lowest layer first,
+    the hidden vector first in each layer. The class that defines `forward` must define `next_memory` too.
     """
 
     @property
-    def depth(self) -> int:
-        """The number of layers."""
+    def depth(self) -> int: ...
 
     @property
-    def tensors_per_layer(self) -> int:
-        """The number of tensors in the state of a layer."""
+    def tensors_per_layer(self) -> int: ...
 
     def next_memory(self, inputs: Any, memory: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One step of one row, from `+ - *`, products with matrices, `tanh`, `sigmoid`, `chunk` and slices alone.
+        """One step of one row, on float64 vectors or on expansions with error bounds.
 
-        On float64 vectors it gives what `forward` gives but for rounding. On expansions with error bounds it gives an
-        expansion.
+        It may use `+ - *`, products with matrices, `tanh`, `sigmoid`, `chunk` and slices.
         """
 
 
@@ -150,8 +146,8 @@ class StepFormula:
 class HasStepFormula(Protocol):
     """A model whose step is a formula; proofs of loops need it.
 
-    The state of the model is a `PairState` with the state of the core first. The class that defines `step_formula` must
-    define `prefill` and `step` too: subclasses and wrappers that read tokens differently do not inherit the formula.
+    Its state is a `PairState` with the state of the core first. The class that defines `step_formula` must define
+    `prefill` and `step` too.
     """
 
     def step_formula(self) -> StepFormula | None:
@@ -282,8 +278,8 @@ class PassesOnEos(Protocol):
 def is_defined_together(owner: object, *names: str) -> bool:
     """Whether one class defines all these attributes of an object.
 
-    An optional method that describes others, such as a formula for `step`, holds only for those of its own class. A
-    subclass, a wrapper or an instance that replaces one of them must not inherit the description.
+    A claim about a method, such as a formula for `step`, holds for the method of the same class only: a subclass, a
+    wrapper or an instance that replaces the method must not inherit the claim.
     """
     if any(name in getattr(owner, "__dict__", {}) for name in names):
         return False

@@ -42,7 +42,7 @@ from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
 from eosin.errors import BadInput
 from eosin.outcome import Completion
-from eosin.proofs.drift import drift
+from eosin.proofs.drift import measure_drift
 from eosin.proofs.dynamics import dynamics_of
 from eosin.proofs.prover import prover_of
 from eosin.proofs.saved_cycles import CertifiedCycle, append_certificates, cycles_path, read_certificates
@@ -236,7 +236,7 @@ class Work:
         for cycle, completion in list(new.items())[:room]:
             prefix = self.contexts.at(completion.index).prefix
             tokens = completion.tokens.to(prefix.device)
-            self.looked_at[cycle] = completion.index, *drift(self.model, dynamics, prefix, tokens, len(cycle))
+            self.looked_at[cycle] = completion.index, *measure_drift(self.model, dynamics, prefix, tokens, len(cycle))
         for cycle in tally.examples.keys() & self.looked_at.keys():
             tally.loops[cycle] = replace(tally.loops[cycle], drift=self.looked_at[cycle])
 

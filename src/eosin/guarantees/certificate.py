@@ -104,7 +104,7 @@ def certify(model: Generative, decoder: str | Decoder) -> Certificate:
     bounds = EndingBounds.of(model, decoder)
     possible, certain = bounds.first_step(above=-math.inf), bounds.first_step(above=CERTAIN_LOG_ODDS)
     rare_after, log10_rare_after = (None, None) if possible is None else bounds.rare_step(possible)
-    found = Certificate(
+    certificate = Certificate(
         decoder=str(bounds.decoder),
         consistent=None if possible is None else True,
         theorem=choose_theorem(bounds, possible, certain),
@@ -115,7 +115,7 @@ def certify(model: Generative, decoder: str | Decoder) -> Certificate:
         grounds=bounds.grounds,
         explanation=(),
     )
-    return replace(found, explanation=tuple(explain(bounds, found, possible)))
+    return replace(certificate, explanation=tuple(explain(bounds, certificate, possible)))
 
 
 @own_precision()
@@ -295,7 +295,8 @@ def explain(bounds: EndingBounds, found: Certificate, possible: int | None) -> I
         yield f"It keeps eos, so it ends with probability one if {eos} stays above some number greater than zero."
     yield f"Known of the model: {bounds.grounds}."
     if found.log10_xi is not None:
-        yield f"The least {eos} at any step: {format_power_of_ten(found.log10_xi)}."
+        xi = f"{10**found.log10_xi:.2g}" if found.log10_xi > -4 else f"10^{found.log10_xi:.1f}"
+        yield f"The least {eos} at any step: {xi}."
 
 
 def explain_steps(found: Certificate) -> Iterator[str]:
@@ -306,7 +307,3 @@ def explain_steps(found: Certificate) -> Iterator[str]:
         yield f"Fewer than one decoding in a million goes on for more than {steps} steps."
     if found.log10_rare_after is not None and found.log10_rare_after > FAR:
         yield "The bound is true, and mostly very far from what happens: `eosin audit` measures what happens."
-
-
-def format_power_of_ten(log10: float) -> str:
-    return f"{10**log10:.2g}" if log10 > -4 else f"10^{log10:.1f}"

@@ -66,8 +66,13 @@ class Recurrent(nn.Module):
         per_layer = zip(*[iter(state.tensors)] * self.tensors_per_layer, strict=True)
         for layer, before in zip(self.layers, per_layer, strict=True):
             # torch puts the batch second in a state; with one layer that is a view
-            hidden, memory = layer(hidden, self.to_torch(tuple(tensor[None] for tensor in before)))
-            after += [tensor[0] for tensor in self.from_torch(memory)]
+            memory = tuple(tensor[None] for tensor in before)
+            if self.tensors_per_layer == 1:
+                hidden, last = layer(hidden, *memory)
+                memory = (last,)
+            else:
+                hidden, memory = layer(hidden, memory)
+            after += [tensor[0] for tensor in memory]
             hidden = dropout(hidden, self.dropout, self.training)
         return hidden, TensorState(tuple(after))
 
@@ -89,13 +94,6 @@ class Recurrent(nn.Module):
     def formula(self, inputs: Any, memory: tuple[Any, ...], weights: Weights) -> tuple[Any, ...]:
         """The cell itself: its memory after one more input, the hidden vector first."""
         raise NotImplementedError
-
-    def to_torch(self, tensors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-        (hidden,) = tensors
-        return hidden
-
-    def from_torch(self, memory: Tensor) -> tuple[Tensor, ...]:
-        return (memory,)
 
 
 class TanhRNN(Recurrent):
@@ -164,9 +162,3 @@ class LSTM(Recurrent):
         enter, keep, new, show = (weights.of_inputs(inputs) + weights.of_hidden(hidden)).chunk(4)
         cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
         return show.sigmoid() * cell.tanh(), cell
-
-    def to_torch(self, tensors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-        return tensors
-
-    def from_torch(self, memory: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return memory

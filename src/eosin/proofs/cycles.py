@@ -222,13 +222,12 @@ class Orbit:
 
     def margins(self, margin: Margin, widest: Float64[Tensor, "period radii"]) -> Float64[Tensor, " radii"]:
         """The margin at the phase where it is least; leads shrink as the tube widens."""
-        return torch.stack([self._margin(margin, phase, widest[phase]) for phase in range(len(self.tokens))]).amin(0)
-
-    def _margin(self, margin: Margin, phase: int, radii: Float64[Tensor, " radii"]) -> Float64[Tensor, " radii"]:
-        lead, slope = self.leads[phase]
-        least = lead[:, None] - slope[:, None] * (radii * SLACK) - SPARE_LEAD
-        least[self.tokens[phase]] = torch.inf
-        return margin(least)
+        margins = []
+        for token, (lead, slope), radii in zip(self.tokens, self.leads, widest, strict=True):
+            least = lead[:, None] - slope[:, None] * (radii * SLACK) - SPARE_LEAD
+            least[token] = torch.inf
+            margins.append(margin(least))
+        return torch.stack(margins).amin(0)
 
 
 class Tube:

@@ -54,11 +54,11 @@ class Expansion:
     length: Float64[Tensor, " radii"]
     radii: Float64[Tensor, " radii"]
     error: Float64[Tensor, "n radii"]
-    """How far rounding can take each coordinate from where it is in exact arithmetic."""
+    """A bound on the rounding of each coordinate."""
     unit: float
-    """What one operation errs by, relative to its result; zero in exact arithmetic."""
+    """The error of one operation, relative to its result; zero in exact arithmetic."""
     terms: int = 0
-    """Of the sums that this was made by, if it was just made by a matrix."""
+    """The number of terms of its sums, if a matrix just made it."""
 
     @classmethod
     def around(
@@ -70,34 +70,34 @@ class Expansion:
         return cls(centre, identity, exact, exact[0], radii, exact, unit)
 
     def constant(self, value: Float64[Tensor, " n"]) -> Expansion:
-        """A quantity that is the same for all states."""
+        """A quantity that does not depend on the state."""
         exact = value.new_zeros(len(value), len(self.radii))
         jacobian = value.new_zeros(len(value), self.jacobian.shape[1])
         return Expansion(value, jacobian, exact, exact[0], self.radii, exact, self.unit)
 
     def _with(self, value: Tensor, jacobian: Tensor, remainder: Tensor, length: Tensor, error: Tensor) -> Expansion:
-        """Another one of the same radii; the two bounds on its remainder bound each other."""
+        """Another expansion with the same radii; the two bounds on its remainder bound each other."""
         length = length.minimum(remainder.norm(dim=0)) * SLACK
         remainder = (remainder * SLACK).minimum(length)
         return Expansion(value, jacobian, remainder, length, self.radii, error * SLACK, self.unit)
 
     @property
     def size(self) -> Float64[Tensor, "n radii"]:
-        """How large each coordinate can get, in absolute value, rounded or not."""
+        """The largest absolute value of each coordinate, rounded or not."""
         return self.value.abs()[:, None] + self.deviation + self.error
 
     def _after_rounding(self) -> Expansion:
-        """The same after one operation that errs."""
+        """The same after the rounding of one operation."""
         return replace(self, error=(self.error + self.unit * self.size) * SLACK)
 
     @property
     def deviation(self) -> Float64[Tensor, "n radii"]:
-        """How far each coordinate can get from its value."""
+        """The largest distance of each coordinate from its value."""
         return (self.jacobian.norm(dim=1, keepdim=True) * self.radii + self.remainder) * SLACK
 
     @property
     def spread(self) -> Float64[Tensor, " radii"]:
-        """How far all coordinates together can get from their values."""
+        """The largest distance of all coordinates together from their values."""
         return (norm_bound(self.jacobian) * self.radii + self.length) * SLACK
 
     def __add__(self, other: Expansion | Tensor) -> Expansion:
@@ -160,13 +160,13 @@ class Expansion:
         by_rows = matrix.norm(dim=1)[:, None] * self.length
         sizes, terms = matrix.abs(), matrix.shape[1]
         products = (sizes.square() @ self.size.square()).sqrt()
-        large_ones = torch.stack([above_large(sizes * size).sum(1) for size in self.size.T], dim=1)
+        large = torch.stack([above_large(sizes * size).sum(1) for size in self.size.T], dim=1)
         image = self._with(
             matrix @ self.value,
             matrix @ self.jacobian,
             (sizes @ self.remainder).minimum(by_rows),
             norm_bound(matrix) * self.length,
-            sizes @ self.error + self.unit * bound_sum_rounding(products, large_ones, terms),
+            sizes @ self.error + self.unit * bound_sum_rounding(products, large, terms),
         )
         return replace(image, terms=terms)
 
@@ -183,9 +183,7 @@ class Expansion:
         return self._apply(value, value * (1 - value), curved, steepest, deviation)
 
     def _apply(self, value: Tensor, slope: Tensor, curved: Tensor, steepest: Tensor, deviation: Tensor) -> Expansion:
-        """A function of each coordinate: its slope at the value, and its curvature and its largest slope as far as the
-        coordinate gets.
-        """
+        """Apply a function to each coordinate, given its slope at the value and bounds on its curvature and slope."""
         bent, at_most = bound_product(curved / 2 * deviation, deviation, self.spread)
         return self._with(
             value,
@@ -197,21 +195,20 @@ class Expansion:
 
 
 def bound_sum_rounding(
-    length: Float64[Tensor, "n radii"], large_ones: Float64[Tensor, "n radii"], terms: int
+    length: Float64[Tensor, "n radii"], large: Float64[Tensor, "n radii"], terms: int
 ) -> Float64[Tensor, "n radii"]:
-    """What sums of so many terms err by, in units, by the 2-norm of the terms and by what is large among them."""
-    return math.sqrt(terms) * length + terms * large_ones
+    """The rounding of sums, in units, from the 2-norm of their terms and from the parts of these above LARGE."""
+    return math.sqrt(terms) * length + terms * large
 
 
 def above_large(sizes: Tensor) -> Tensor:
-    """What terms have above LARGE."""
     return (sizes - LARGE).clamp(min=0)
 
 
 def bound_product(
     one: Float64[Tensor, "n radii"], other: Float64[Tensor, "n radii"], spread: Float64[Tensor, " radii"]
 ) -> tuple[Float64[Tensor, "n radii"], Float64[Tensor, " radii"]]:
-    """A bound on the product of two quantities by those of each, the second one's length being given too."""
+    """A bound on the product of two quantities from bounds on each, and on the length of the second."""
     product = one * other
     return product, product.norm(dim=0).minimum(one.amax(dim=0) * spread)
 

@@ -32,11 +32,11 @@ from eosin.proofs.dynamics import RecurrentDynamics, dynamics_of
 from eosin.states import PairState, TensorState, can_recur
 
 FIRST_LOOK = 16
-"""The step at which a row is first remembered."""
+"""The step at which a row is remembered for the first time."""
 NEAR = 1e-2
 """A state this close to an earlier one may be on its way around an attracting cycle."""
 PATIENCE = 4
-"""A cycle that was tried at some step is tried again at so many times that step."""
+"""A cycle tried at some step is tried again at this many times that step."""
 CERTIFIED, RECURRENCE = "certified cycle", "exact recurrence"
 
 
@@ -47,7 +47,7 @@ class Prover:
         self.model = model
         self.decoder = decoder
         self.steady = steady
-        self.dynamics: RecurrentDynamics | None = dynamics_of(model) if can_be_sure(decoder) else None
+        self.dynamics: RecurrentDynamics | None = dynamics_of(model) if has_margin(decoder) else None
         self.cycles: list[Cycle] = []
         self.not_before: Counter[tuple[int, ...]] = Counter()
         self.workspace = Workspace()
@@ -60,20 +60,17 @@ class Prover:
         now = Sighting.of(cohort)
         before = now if cohort.memory is None else Sighting(cohort.memory, now.rows)
         proofs = self._in_known_cycles(now)
-        for row, exactly in self._came_back(now, before):
+        for row, exactly in self._find_returns(now, before):
             if row in proofs:
                 continue
             turn = cohort.search.produced(row)[int(before.steps[row]) - 1 : -1]
-            if proof := self._proved(row, exactly, now, turn):
+            if proof := self._prove(row, exactly, now, turn):
                 proofs[row] = proof
-        cohort = replace(cohort, memory=now.renewing(before))
+        cohort = replace(cohort, memory=now.renew(before))
         return cohort.without(proofs) if proofs else cohort
 
-    def _came_back(self, now: Sighting, before: Sighting) -> list[tuple[int, bool]]:
-        """Rows that are about to read the token that is remembered, in the remembered state or very near to it.
-
-        And whether it is that very state.
-        """
+    def _find_returns(self, now: Sighting, before: Sighting) -> list[tuple[int, bool]]:
+        """Rows about to read the remembered token in the remembered state or near it; True where it is that state."""
         since = before.steps >= FIRST_LOOK
         rows = ((now.token == before.token) & since & (now.steps > before.steps))[: now.rows].nonzero()[:, 0]
         if not len(rows):
@@ -86,7 +83,7 @@ class Prover:
         return list(zip(rows[back].tolist(), exactly[back].tolist(), strict=True))
 
     def _in_known_cycles(self, now: Sighting) -> dict[int, Proof]:
-        """Rows within the ball of a certified cycle, about to read its first token."""
+        """Rows in the ball of a certified cycle, about to read its first token."""
         if self.dynamics is None or not self.cycles:
             return {}
         first = torch.tensor([cycle.tokens[0] for cycle in self.cycles], device=now.token.device)
@@ -100,18 +97,18 @@ class Prover:
         pairs = zip(rows[within].tolist(), numbers[within].tolist(), strict=True)
         return {row: Proof(self.cycles[number].tokens, CERTIFIED) for row, number in pairs}
 
-    def _proved(self, row: int, exactly: bool, now: Sighting, turn: list[int]) -> Proof | None:
-        """What can be proved of a row that came back after a turn of these tokens."""
+    def _prove(self, row: int, exactly: bool, now: Sighting, turn: list[int]) -> Proof | None:
+        """Prove that a row that came back after a turn of these tokens never ends, if it can be proved now."""
         if set(turn) & set(self.model.eos_ids):
             return None
-        if self.steady and exactly and self._recurs(now.state_of(row), turn):
+        if self.steady and exactly and self._is_recurrence(now.state_of(row), turn):
             return Proof(tuple(primitive(turn)), RECURRENCE)
         if self.dynamics is not None:
-            self._certify(self.dynamics, primitive(turn), now, row)
+            self._try_cycle(self.dynamics, primitive(turn), now, row)
         return None
 
-    def _recurs(self, start: Any, turn: Sequence[int]) -> bool:
-        """Whether the tokens of one turn, read once more, leave no choice and bring the state back."""
+    def _is_recurrence(self, start: Any, turn: Sequence[int]) -> bool:
+        """Whether the tokens of one turn, read once more, are forced and bring the state back."""
         state = start
         for token, following in zip(turn, [*turn[1:], turn[0]], strict=True):
             logits, state = self.model.step(torch.full((SMALLEST_BATCH,), token, device=self.device), state)
@@ -121,10 +118,10 @@ class Prover:
                 return False
         return bool(state.same(start).all())
 
-    def _certify(self, dynamics: RecurrentDynamics, turn: list[int], now: Sighting, row: int) -> None:
-        """Prove the cycle, if it is new or if rows still go around it long after it was last tried.
+    def _try_cycle(self, dynamics: RecurrentDynamics, turn: list[int], now: Sighting, row: int) -> None:
+        """Prove the cycle, if it is new or if rows still go around it long after the last attempt.
 
-        Wherever a row is in it, the proof begins at the same place. The row is in the ball when it gets there.
+        The proof begins at the same place of the cycle for every row. The row is in the ball when it gets there.
         """
         cycle, step = rotated(turn), int(now.steps[row])
         if step < self.not_before[cycle]:
@@ -141,10 +138,10 @@ class Prover:
 
 @dataclass(frozen=True)
 class Sighting:
-    """Rows as they were seen: the model's state, the token to be read next and the step."""
+    """Rows at one moment: the state of the model, the token to be read next and the step."""
 
     memory: PairState
-    """The state, and the token and the step; so that rows are dropped and joined as those of the model's are."""
+    """The state beside token and step, so that rows are selected and joined with those of the model."""
     rows: int
     """Rows behind these repeat them."""
 
@@ -167,11 +164,11 @@ class Sighting:
         return self.memory.second.tensors[1]
 
     def state_of(self, row: int) -> Any:
-        """Of one row, in a batch that is large enough for its bits to be those of any other."""
+        """The state of one row, in a batch large enough for its bits not to depend on the batch."""
         return self.state.select(torch.full((SMALLEST_BATCH,), row, device=self.token.device))
 
-    def renewing(self, before: Sighting) -> PairState:
-        """What is to be remembered: this at steps 16, 32, 64, ..., else what was remembered before."""
+    def renew(self, before: Sighting) -> PairState:
+        """What to remember: this sighting at steps 16, 32, 64, ..., the earlier one at others."""
         due = (self.steps >= FIRST_LOOK) & (self.steps & (self.steps - 1) == 0)
         if before is self or not due.any():
             return before.memory
@@ -179,13 +176,13 @@ class Sighting:
         return before.memory.join(self.memory).select(torch.where(due, rows + len(rows), rows))
 
 
-def can_be_sure(decoder: Predictable) -> bool:
-    """Whether a token with a lead that is large enough is the only one that may be chosen."""
+def has_margin(decoder: Predictable) -> bool:
+    """Whether the decoder must choose a token whose lead is large enough."""
     return bool(decoder.margin(torch.full((2, 1), torch.inf, dtype=torch.float64, device="cpu")) > 0)
 
 
 def prover_of(model: Generative, decoder: Decoder, steady: bool) -> Prover | None:
-    """None where eos may always be chosen, and where rows alone do not decide how a context goes on, as in a beam."""
+    """None where eos may always be chosen, and where a row does not decide how its context continues, as in a beam."""
     if decoder.keeps_eos or not isinstance(decoder, Predictable):
         return None
     return Prover(model, decoder, steady)
