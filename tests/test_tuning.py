@@ -22,6 +22,7 @@ from eosin.cli.main import main  # noqa: E402
 from eosin.data.corpus import Corpus  # noqa: E402
 from eosin.errors import BadInput  # noqa: E402
 from eosin.hub.tuning import Tuning, load_tuned  # noqa: E402
+from eosin.models.heads import HEADS, SelfTerminating  # noqa: E402
 from eosin.training.evaluation import evaluate  # noqa: E402
 from eosin.training.loop import Stopped, train  # noqa: E402
 
@@ -312,11 +313,29 @@ def test_a_finished_run_needs_nothing_else(place: Path, corpus: Corpus, tmp_path
     assert eosin.load(tmp_path / "run").eos_ids == (0,)
 
 
+class Last(SelfTerminating):
+    """A head of one's own, with a setting of its own."""
+
+    def __init__(self, share: float = 0.5):
+        super().__init__(share / 2)
+
+
+def test_a_new_head_can_be_fine_tuned(place: Path, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(HEADS, "last", Last)
+    table = settings(place).given
+    config = Tuning.of({**table, "data": {"source": str(place / "text.txt"), "context": CONTEXT, "short": "drop"},
+                        "head": {"kind": "last", "share": 0.02}})  # fmt: skip
+    train(config, corpus, tmp_path / "run")
+    model = eosin.load(tmp_path / "run")
+    assert model.model.head.epsilon == 0.01
+    assert eosin.certify(model, "greedy").ends_by == 69
+
+
 def test_nonsense_is_one_line(place: Path, corpus: Corpus, tmp_path: Path):
     for changes, said in [
         ({"training": {"steps": -1}}, "steps must be at least 0"),
         ({"training": {"step": 1}}, "did you mean 'steps'"),
-        ({"head": {"kind": "sst"}}, "did you mean 'st'"),
+        ({"head": {"kind": "self-terminatng"}}, "did you mean 'self-terminating'"),
         ({"head": {"epsilon": 5.0}}, "epsilon must lie strictly between 0 and 1"),
         ({"pretrained": {}}, "lacks 'model'"),
     ]:

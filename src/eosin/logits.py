@@ -1,12 +1,12 @@
-"""Next-token logits, written out or not, and the one place where the eos logit is rewritten.
+"""Next-token logits, dense or factored, and the one place where the eos logit is rewritten.
 
-A decoder needs the top few logits, a normaliser and single entries, so logits may stay a product of hidden vectors
-and an output matrix until somebody asks for some columns of it. A self-terminating head and the termination floor
-change one thing only, the probability of eos; in logits that is a rewrite of one entry:
+A decoder needs the top few logits, a normaliser and single entries. So logits may stay a product of hidden vectors and
+an output matrix until a decoder asks for some columns. A self-terminating head and the termination floor change only
+the probability of eos. In logits this rewrites one entry:
 
     l_eos := logit(p_eos) + log-sum-exp of the other logits
 
-after which the softmax of the row is exactly the intended distribution, with nothing clamped or renormalised.
+The softmax of the row is then exactly the intended distribution, without clamping or renormalising.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CERTAIN = 1e4
 """Log-odds of an event that cannot fail: exp(-CERTAIN) is zero in every floating-point format."""
 
 SurvivalRule = Callable[[Float[Tensor, "*batch"]], Float[Tensor, "*batch"]]
-"""From log(1 - p(eos)) as the softmax has it to log(1 - p(eos)) as it shall be."""
+"""From the log(1 - p(eos)) of the softmax to the one wanted."""
 
 
 @runtime_checkable
@@ -42,7 +42,7 @@ class Logits(Protocol):
     def device(self) -> torch.device: ...
 
     def dense(self) -> Float[Tensor, "*batch vocab"]:
-        """All of them, as a tensor that gradients flow through."""
+        """All logits, as a tensor that gradients flow through."""
 
     def columns(self, start: int, stop: int, out: Tensor) -> None:
         """Write the logits of tokens start to stop - 1 into `out`; those of eos before any rewrite."""
@@ -50,7 +50,7 @@ class Logits(Protocol):
     def eos(
         self, eos_logits: Float[Tensor, "*batch eos"], log_rest: Float[Tensor, "*batch"]
     ) -> Float[Tensor, "*batch eos"]:
-        """The eos logits as they shall be, given the written ones and the log-sum-exp of all other tokens."""
+        """The final eos logits, given those of `columns` and the log-sum-exp of all other tokens."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Rewritten:
 
     def dense(self) -> Float[Tensor, "*batch vocab"]:
         logits = self.inner.dense()
-        # what a head promises about eos would not survive half precision
+        # the bound of a head would not survive half precision
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         eos_ids = torch.tensor(self.eos_ids, device=logits.device)
         log_rest = logits.index_fill(-1, eos_ids, -math.inf).logsumexp(-1)
@@ -152,16 +152,16 @@ class Rewritten:
 
 
 def as_logits(logits: Logits | Tensor) -> Logits:
-    """A tensor is logits too."""
+    """Wrap a tensor of logits."""
     return Dense(logits) if torch.is_tensor(logits) else logits
 
 
 def rewrite_eos(
     eos_logits: Float[Tensor, "*batch eos"], log_rest: Float[Tensor, "*batch"], log_survival: SurvivalRule
 ) -> Float[Tensor, "*batch eos"]:
-    """The eos logits that give 1 - p(eos) the log-survival asked for; several eos tokens keep their ratios.
+    """The eos logits with which log(1 - p(eos)) is the wanted log-survival; several eos tokens keep their ratios.
 
-    Where the model gives every eos token probability zero they have no ratios, and share equally.
+    Where the model gives every eos token probability zero they share equally.
     """
     log_eos = eos_logits.logsumexp(-1)
     survival = log_survival(functional.logsigmoid(log_rest - log_eos))
@@ -174,7 +174,7 @@ def rewrite_eos(
 def log_odds_of_eos(log_survival: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """logit(p) where log_survival = log(1 - p): exact for p near zero and near one.
 
-    p = 1 would be +inf, of which no softmax can be taken; the number that stands for it leaves nothing to the others.
+    p = 1 would be +inf, which has no softmax; CERTAIN stands for it and leaves nothing to the other tokens.
     """
     certain = log_survival == -math.inf
     log_survival = torch.where(certain, -CERTAIN, log_survival)

@@ -1,9 +1,9 @@
 """The log-probability of given tokens, and its gradient, close to the cost of the matrix products.
 
-With logits z = W h + c the gradient of log p(v) = z_v - log sum exp z is a softmax, and a softmax is all that is kept
-between forward and backward: exp(z), in blocks of columns that are worked on while they are in cache. Each block is
-relative to its own largest logit in each row, so nothing overflows; the factor that is missing, exp(that logit - log
-sum exp z), is one number per row and block, and is multiplied into the small sides of the products of the gradient:
+With logits z = W h + c the gradient of log p(v) = z_v - log sum exp z is a softmax, so only exp(z) is kept between
+forward and backward. It is computed in blocks of columns that fit into the cache. Each block is relative to its own
+largest logit in each row, so nothing overflows. The missing factor, exp(that logit - log sum exp z), is one number per
+row and block; it is multiplied into the small sides of the products of the gradient:
 
     dh   = sum over blocks of  factor * (exp(z_b) W_b)          dW_b = exp(z_b)^T (factor * h)
 """
@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 BLOCK = 512
-"""Columns of the output layer that are worked on together. A few hundred rows of them fit into a core's cache."""
+"""Columns of the output layer in a block. A few hundred rows of them fit into the cache of a CPU core."""
 
 
 def log_softmax_at(

@@ -26,7 +26,7 @@ class KeyValues:
     """
 
     size = None
-    """It grows with every token, so it never comes back."""
+    """The state grows with every token, so it never recurs."""
 
     keys: Float[Tensor, "batch layers heads time size"]
     values: Float[Tensor, "batch layers heads time size"]

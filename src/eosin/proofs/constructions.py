@@ -26,9 +26,9 @@ def build_theorem_3_4(vocab_size: int, eos_id: int = 0, upper: int = 2) -> Neura
         h_t = tanh( [W 0; 0 I] h_{t-1} + [0; e(y_t)] ),   u_v = [u; e(v)],  u_eos = [-u'; e(eos)],  c = 0
 
     with every entry of W, u, u' and of the state before the context positive. Each logit of another token is then
-    positive and that of eos negative. Two things the proof leaves open are settled so that they hold in floating
-    point: the rows of W sum to 2, so that the upper block tends to a positive number and not to zero, and u' outweighs
-    the lower block's entry for eos, which is positive but below one even if the prefix contains eos.
+    positive and that of eos negative. Two choices that the proof leaves open make this hold in floating point: the rows
+    of W sum to 2, so that the upper block tends to a positive number and not to zero; and u' outweighs the entry of the
+    lower block for eos, which is positive but below one even if the prefix contains eos.
     """
     if vocab_size < 2 or upper < 1:
         raise ValueError(f"vocab_size must be at least 2 and upper at least 1, got {vocab_size} and {upper}")
@@ -79,10 +79,10 @@ class Coin:
 
 
 class Script:
-    """Says its lines: the last token of the prefix picks one, and after the last word of it comes eos (token 0).
+    """Produces fixed lines: the last token of the prefix picks one, and eos (token 0) follows its last word.
 
-    Every scripted token has probability `certainty`, the rest is shared by all others; so greedy decoding gives the
-    line and eos, with log-probability (words + 1) log(certainty). After its line a script only says eos.
+    Every scripted token has probability `certainty` and all others share the rest. So greedy decoding gives the line
+    and eos, with log-probability (words + 1) log(certainty). After its line a script produces eos only.
     """
 
     eos_ids = (0,)
@@ -118,8 +118,8 @@ class Script:
 class Repeater:
     """Repeats tokens 1 to `period` for ever; eos (token 0) always has probability p and is never the most probable.
 
-    Greedy decoding never ends and its state returns bit for bit after one period. Where the loop starts is decided
-    by the last token of the prefix. Ancestral sampling survives L steps with probability (1 - p)^L.
+    Greedy decoding never ends, and its state returns bit for bit after one period. The last token of the prefix decides
+    where the loop starts. Ancestral sampling survives L steps with probability (1 - p)^L.
     """
 
     eos_ids = (0,)

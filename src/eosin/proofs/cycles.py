@@ -21,13 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from eosin.devices import own_precision
+from eosin.proofs.dynamics import Dynamics
 from eosin.proofs.expansion import SLACK, Expansion, norm_bound
 
 ROUNDING = 1e-6
@@ -52,31 +53,6 @@ Margin = Callable[[Float64[Tensor, "vocab n"]], Float64[Tensor, " n"]]
 
 Source = tuple[int, Tensor]
 """The number of steps after which an error was added to the distance, and the error for each radius."""
-
-
-@runtime_checkable
-class Dynamics(Protocol):
-    """A model as a proof sees it: its state as one float64 vector, and its step as a formula."""
-
-    vocab_size: int
-    size: int
-    """The length of the vector."""
-    unit: float
-    """The error of one operation in the model's own precision, relative to its result."""
-
-    def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
-        """The state after one more token."""
-
-    def expand(self, token: int, state: Expansion) -> Expansion:
-        """The same with its error bound."""
-
-    def rounding(self, token: int, state: Float64[Tensor, " state"]) -> float:
-        """The distance between a step in the model's own precision and `advance`."""
-
-    def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
-        """The least lead of a token's logit over each other one, whatever the rounding; and how fast each lead can
-        shrink with the distance from the state.
-        """
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from eosin.contracts import Generative
 from eosin.decoding.loop import SMALLEST_BATCH
 from eosin.devices import own_precision
-from eosin.proofs.dynamics import RecurrentDynamics
+from eosin.proofs.dynamics import Dynamics
 
 MOVES = 1e-3
 """A number of the state that changes by more than this with every turn is counting."""
@@ -28,7 +28,7 @@ Drift = tuple[int, int, float]
 @torch.inference_mode()
 def measure_drift(
     model: Generative,
-    dynamics: RecurrentDynamics,
+    dynamics: Dynamics,
     prefix: Int[Tensor, " prefix"],
     tokens: Int[Tensor, " time"],
     period: int,

@@ -25,16 +25,16 @@ MEASURED_ROWS = 32
 """Steps whose rounding is measured; products of so many rows round as those of any larger batch do."""
 
 
-def dynamics_of(model: object) -> RecurrentDynamics | None:
+def dynamics_of(model: object) -> Dynamics | None:
     """The model as a dynamical system; None where its step has no formula of its own."""
     if not (isinstance(model, HasStepFormula) and is_defined_together(model, "step_formula", "prefill", "step")):
         return None
     formula = model.step_formula()
-    return None if formula is None else RecurrentDynamics(formula)
+    return None if formula is None else Dynamics(formula)
 
 
-class RecurrentDynamics:
-    """One step of the state by the formula of the core; leads of logits by the output layer."""
+class Dynamics:
+    """The state of a model as one vector, one step of it by the formula of the core, and the leads of the logits."""
 
     def __init__(self, formula: StepFormula):
         self.core: Any = formula.core
@@ -45,18 +45,22 @@ class RecurrentDynamics:
         self.magnitudes = self.weight.abs()
         self.squares = self.weight.square().sum(1)
         self.unit = torch.finfo(self.embedding.dtype).eps / 2
+        """The error of one operation in the model's own precision, relative to its result."""
         self.vocab_size = len(self.weight)
         self.per_layer = self.core.tensors_per_layer
         self.parts = self.core.depth * self.per_layer
         """The number of tensors in the state."""
         self.size = self.parts * self.core.width
+        """The length of the vector."""
         self.weights = [LOWER_WEIGHS ** (self.core.depth - 1 - part // self.per_layer) for part in range(self.parts)]
         """Of the parts of the state, the lowest layer first."""
 
     def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
+        """The state after one more token."""
         return torch.cat(self._next_parts(self.embedding[token].double(), state))
 
     def expand(self, token: int, state: Expansion) -> Expansion:
+        """The same with its error bound."""
         return Expansion.concatenate(self._next_parts(state.constant(self.embedding[token].double()), state))
 
     def _next_parts(self, inputs: Any, state: Any) -> list[Any]:
@@ -86,7 +90,10 @@ class RecurrentDynamics:
 
     @own_precision()
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
-        """Rounding of the logits in the model's own precision is already subtracted from the leads."""
+        """The least lead of a token's logit over each other one, and how fast each can shrink with the distance.
+
+        Rounding of the logits in the model's own precision is already subtracted from the leads.
+        """
         width = self.core.width
         start = (self.parts - self.per_layer) * width  # the hidden vector of the last layer, which has weight one
         hidden = state[start : start + width]

@@ -28,7 +28,7 @@ from eosin.decoding.loops import primitive, rotated
 from eosin.logits import as_logits
 from eosin.outcome import Proof
 from eosin.proofs.cycles import Cycle, prove_cycle
-from eosin.proofs.dynamics import RecurrentDynamics, dynamics_of
+from eosin.proofs.dynamics import Dynamics, dynamics_of
 from eosin.states import PairState, TensorState, can_recur
 
 FIRST_LOOK = 16
@@ -47,7 +47,7 @@ class Prover:
         self.model = model
         self.decoder = decoder
         self.steady = steady
-        self.dynamics: RecurrentDynamics | None = dynamics_of(model) if has_margin(decoder) else None
+        self.dynamics: Dynamics | None = dynamics_of(model) if has_margin(decoder) else None
         self.cycles: list[Cycle] = []
         self.not_before: Counter[tuple[int, ...]] = Counter()
         self.workspace = Workspace()
@@ -118,7 +118,7 @@ class Prover:
                 return False
         return bool(state.same(start).all())
 
-    def _try_cycle(self, dynamics: RecurrentDynamics, turn: list[int], now: Sighting, row: int) -> None:
+    def _try_cycle(self, dynamics: Dynamics, turn: list[int], now: Sighting, row: int) -> None:
         """Prove the cycle, if it is new or if rows still go around it long after the last attempt.
 
         The proof begins at the same place of the cycle for every row. The row is in the ball when it gets there.
