@@ -1,9 +1,11 @@
 """What tells models apart: two that differ in anything never share records, and one that is the same always does."""
 
+import cmath
 import copy
 import functools
 import json
 import logging
+import math
 import random
 import re
 import subprocess
@@ -193,7 +195,37 @@ def with_part(name: str, value: object) -> eosin.NeuralLM:
     return with_head(head)
 
 
+class Ordered(nn.Module):
+    """Two layers of one shape, used in an order that only a plain list knows."""
+
+    vocab_size, eos_ids = 3, (0,)
+    prefill, step = Table.prefill, Table.step
+
+    def __init__(self, order: str, of: str = "layers"):
+        super().__init__()
+        self.logits = ENDS
+        self.a, self.b = (nn.Linear(3, 3, device="meta").to_empty(device="cpu") for _ in "ab")
+        for number, parameter in enumerate(self.parameters()):
+            nn.init.constant_(parameter, number)
+        layers = [getattr(self, name) for name in order]
+        self.order = layers if of == "layers" else [layer.weight for layer in layers]
+
+
+def in_disguise(scale: float):
+    """A function that passes for one of torch."""
+    made = (lambda values: values * 2) if scale == 2 else (lambda values: values * 3)
+    return functools.wraps(nn.functional.relu)(made)
+
+
 PAIRS = {
+    "the order of parts": (lambda: Ordered("ab"), lambda: Ordered("ba")),
+    "the order of weights": (lambda: Ordered("ab", "weights"), lambda: Ordered("ba", "weights")),
+    "a function in disguise": (lambda: Table(ENDS, f=in_disguise(2)), lambda: Table(ENDS, f=in_disguise(3))),
+    "a function of the same name": (lambda: Table(ENDS, f=math.sqrt), lambda: Table(ENDS, f=cmath.sqrt)),
+    "the mode of a part that nothing evaluates": (
+        lambda: Table(ENDS, net=nn.BatchNorm1d(3).train()),
+        lambda: Table(ENDS, net=nn.BatchNorm1d(3).eval()),
+    ),
     "tensors": (lambda: Table(ENDS), lambda: Table(GOES_ON)),
     "one bit of a tensor": (lambda: Table(ENDS), lambda: Table(torch.nextafter(ENDS, GOES_ON))),
     "the type of a tensor": (lambda: Table(ENDS), lambda: Table(ENDS.double())),
