@@ -108,7 +108,7 @@ class Rule:
 
     def certain(self, vocab_size: int) -> float:
         """A token more probable than this is kept."""
-        return 0.5
+        return 0.5 if self.keeps_best else 1.0
 
     def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         """Of several eos tokens only the most probable one is counted on, which has at least an equal share."""
@@ -159,7 +159,13 @@ class Rule:
 
 
 class SmallestSet(Rule):
-    """Keeps the shortest front of an order that is enough."""
+    """Keeps the shortest front of an order that is enough. In an order of its own the most probable token need not be
+    the first, so no promise is made of it unless the rule says more.
+    """
+
+    def __init_subclass__(cls) -> None:
+        if "order" in vars(cls) and "keeps_best" not in vars(cls):
+            cls.keeps_best = False
 
     def order(self, next_token: NextToken) -> Order:
         return by_probability
