@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -101,7 +102,8 @@ def multiply_exactly(stack: ExitStack) -> None:
     try:
         before = torch.get_float32_matmul_precision()
     except RuntimeError:  # it was set by the settings that torch has for each kind of product, and by no other
-        for kind in (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul):
+        backends: Any = torch.backends
+        for kind in (backends, backends.cuda.matmul, backends.mkldnn.matmul):
             if (its_own := kind.fp32_precision) not in ("none", "ieee"):
                 kind.fp32_precision = "ieee"
                 stack.callback(setattr, kind, "fp32_precision", its_own)
