@@ -27,6 +27,8 @@ from torch import nn
 
 import eosin
 from eosin.auditing.identity import Inventory, behaviour, identity, is_installed
+from eosin.decoding.choice import Sampler
+from eosin.decoding.truncation import MinP
 from eosin.errors import BadInput
 from eosin.states import TensorState
 
@@ -406,6 +408,40 @@ def test_what_is_installed_is_told_by_its_place(monkeypatch: pytest.MonkeyPatch,
         module.__file__ = str(place)
         monkeypatch.setitem(sys.modules, name, module)
         assert is_installed(name) == installed
+
+
+def rule_of_ones_own(factor: float, name: str = "own"):
+    @dataclass(frozen=True)
+    class Own(MinP):
+        def least(self, next_token):
+            return next_token.best_log_prob + math.log(self.ratio * factor)
+
+    Own.name = name
+    return Sampler(Own(0.5))
+
+
+@pytest.mark.parametrize("name", ["own", "min-p"])
+def test_records_of_another_decoder_of_the_same_name_are_not_given(name: str, tmp_path: Path):
+    model = Table(torch.tensor([[0.0, 4.0, 2.0]] * 3))
+    asked = {"max_steps": 40, "out": tmp_path / "records.jsonl"}
+    rule, other = rule_of_ones_own(1.0, name), rule_of_ones_own(1e-6, name)
+    first = eosin.audit(model, [[1], [2]], [rule], **asked)
+    again = eosin.audit(model, [[1], [2]], [rule_of_ones_own(1.0, name), "greedy"], **asked)
+    assert again.records[0].counts == first.records[0].counts
+    with pytest.raises(BadInput, match=f"{name}:0.5 is the name of two different decoders"):
+        eosin.audit(model, [[1], [2]], [other], **asked)
+    with pytest.raises(BadInput, match=f"{name}:0.5 is the name of two different decoders"):
+        eosin.audit(model, [[1], [2]], [rule, other], max_steps=40)
+
+
+def test_an_audit_with_a_rule_of_ones_own_goes_on_where_loops_were_certified(tmp_path: Path):
+    model = neural("tanh", "softmax", eos_bias=-30.0)
+    model.output.bias.data[4] += 30
+    asked = {"max_steps": 60, "out": tmp_path / "records.jsonl"}
+    first = eosin.audit(model, [[1], [2]], [rule_of_ones_own(1.0)], **asked)
+    assert set(first.by_decoder["own:0.5"].counts.causes) == {"proved infinite"}
+    again = eosin.audit(model, [[1], [2]], [rule_of_ones_own(1.0), "greedy"], **asked)
+    assert again.by_decoder.keys() == {"own:0.5", "greedy"}
 
 
 def test_a_model_that_does_something_else_is_another():

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from eosin.decoding.choice import LeftToRight
 from eosin.decoding.decode import completed, evaluating
 from eosin.decoding.next_token import NextToken
-from eosin.interfaces import Generative, Prefix, Token, Uniforms
+from eosin.decoding.spec import is_specified
+from eosin.interfaces import Decoder, Generative, Prefix, Token, Uniforms
 from eosin.tensor_files import digest_of
 
 DIGITS = 16
@@ -66,6 +67,16 @@ def identity(model: Generative) -> dict[str, Any]:
         "parts": parts[:DIGITS],
         **({"unreadable": inventory.unreadable[:MOST_UNREADABLE]} if inventory.unreadable else {}),
     }
+
+
+def identity_of_decoder(decoder: Decoder) -> dict[str, Any]:
+    """What a decoder of one's own is made of, as `made_of`; of any other, its specification says it all."""
+    decoder = getattr(decoder, "sampler", decoder)  # of the survival estimator
+    if is_specified(decoder):
+        return {}
+    inventory = Inventory()
+    parts = inventory.read(decoder, "decoder")[:DIGITS]
+    return {"made_of": [parts, *inventory.unreadable[:MOST_UNREADABLE]]}
 
 
 def behaviour(model: Generative, prefixes: Prefix, max_steps: int = TRIED_STEPS) -> str:
