@@ -362,11 +362,12 @@ def corpus_entry(view: View, model: str) -> Entry | None:
 
 def grid(view: View) -> list[Table]:
     """Validation perplexities; the best of each model, and the paper's choice."""
-    names = list(view.exhibit.sweep)
+    names, decoders = list(view.exhibit.sweep), view.exhibit.decoders
     columns = (
         Column("model", left=True),
         *(Column(name.split(".")[1], _setting) for name in names),
         our_column("valid perplexity"),
+        *(our_column(f"{decoder} r_L (%)") for decoder in decoders),
         Column("best epoch", whole),
         Column("chosen by", left=True),
     )
@@ -380,8 +381,9 @@ def grid(view: View) -> list[Table]:
             by = ["us"] * (mean is not None and mean == best) + ["the paper"] * (values == shown.paper)
             measured = ours([e["perplexity"]["valid"] for e in entries], None, None)
             settings = (values[name] for name in names)
-            rows.append((shown.label, *settings, measured, how_trained(entries)[0], ", ".join(by)))
-    return [view.table(columns, rows)]
+            found = (ratio(records_tried(view, shown.model, values, decoder)) for decoder in decoders)
+            rows.append((shown.label, *settings, measured, *found, how_trained(entries)[0], ", ".join(by)))
+    return [view.table(columns, rows, *([view.at_limit()] if decoders else []))]
 
 
 def _setting(value: object) -> str:
@@ -389,8 +391,14 @@ def _setting(value: object) -> str:
 
 
 def grid_entries(view: View, model: str, values: dict[str, Any]) -> list[Entry]:
-    runs = [view.plan.training(model, seed, values).run for seed in view.plan.initialisations(view.exhibit, model)]
+    runs = view.plan.runs_tried(view.exhibit, model, values)
     return [entry for run in runs if (entry := view.results.training(run))]
+
+
+def records_tried(view: View, model: str, values: dict[str, Any], decoder: str) -> list[Record]:
+    """Of each initialisation that was trained with these settings and audited."""
+    audits = [view.plan.audit(run, ()) for run in view.plan.runs_tried(view.exhibit, model, values)]
+    return [found[decoder] for audit in audits if decoder in (found := view.results.records(audit))]
 
 
 def mean_valid(entries: Sequence[Entry]) -> float | None:
