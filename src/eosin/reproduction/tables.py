@@ -49,11 +49,13 @@ class View:
     def table(self, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str) -> Table:
         gaps = [*not_trained(self.untrained()), *self.unfinished()]
         said = " ".join(filter(None, [*notes, self.exhibit.note, self.plan.preset.caution, *gaps]))
-        return Table(tuple(columns), tuple(rows), self.exhibit.title, said)
+        return Table(tuple(columns), measured_rows(columns, rows), self.exhibit.title, said)
 
     def untrained(self) -> list[str]:
+        """Runs without results, and models that the preset leaves out."""
         runs = (piece.run for piece in self.plan.of(self.exhibit).trainings)
-        return [run for run in runs if self.results.training(run) is None]
+        left_out = (model for model in self.exhibit.trained if not self.plan.runs(model))
+        return [*(run for run in runs if self.results.training(run) is None), *left_out]
 
     def unfinished(self) -> Iterator[str]:
         """What was looked at before its end."""
@@ -81,6 +83,12 @@ class View:
         counts = {record.counts.contexts for audit in own.audits for record in self.results.records(audit).values()}
         contexts = f"{' or '.join(f'{count:,}' for count in sorted(counts))} contexts." if counts else ""
         return f"L = {self.plan.preset.max_steps:,}; {contexts}".rstrip("; ")
+
+
+def measured_rows(columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> tuple[tuple[Value, ...], ...]:
+    """Rows that have a number of ours, in a table that has columns for such numbers."""
+    places = [place for place, column in enumerate(columns) if column.shown is shown_ours]
+    return tuple(row for row in rows if not places or any(row[place] is not None for place in places))
 
 
 def not_trained(runs: Sequence[str]) -> Iterator[str]:
@@ -346,8 +354,9 @@ def statistics(view: View) -> list[Table]:
     rows: list[tuple[Value, ...]] = []
     for shown in view.exhibit.models:
         entry = corpus_entry(view, shown.model)
-        found = entry["statistics"] if entry else {}
-        rows.append((shown.label, *(found.get(name) for name in COUNTED)))
+        if entry is None:
+            continue
+        rows.append((shown.label, *(entry["statistics"].get(name) for name in COUNTED)))
         rows.append((f"{shown.label}, the paper's", *(shown.paper.get(name) for name in COUNTED)))
     return [view.table(columns, rows)]
 
