@@ -250,7 +250,7 @@ def test_rules_keep_what_they_certainly_keep(rule, logits: list[float], eos_coun
     row = torch.tensor(logits, dtype=torch.float64)
     row[:eos_count] += math.log(total / (1 - total)) - log_odds_of(row[None], range(eos_count))
     asked = surveyed(row[None], tuple(range(eos_count)))
-    (passed,) = rule.pass_on(log_odds_of(row[None], range(eos_count)), len(logits), eos_count).tolist()
+    (passed,) = rule.passes_on(log_odds_of(row[None], range(eos_count)), len(logits), eos_count).tolist()
     for (kept,) in (lined(rule, asked), listed(rule, asked)):
         assert kept is None or kept_log_odds(kept, row.softmax(0), eos_count) >= passed - 1e-9
 
@@ -290,7 +290,7 @@ def test_a_little_less_is_not_sole(rule):
 def test_what_keeps_eos_passes_on_everything(spec: str):
     decoder = eosin.parse_decoder(spec)
     least = torch.tensor([-1e5], dtype=torch.float64)
-    assert bool(decoder.pass_on(least, VOCAB, 1) == least) == decoder.keeps_eos
+    assert bool(decoder.passes_on(least, VOCAB, 1) == least) == decoder.keeps_eos
 
 
 def test_a_top_k_of_the_whole_vocabulary_keeps_eos():
@@ -611,7 +611,7 @@ def test_parts_of_one_s_own_promise_nothing():
 class SecondBest(Greedy):
     """A decoder that says nothing of what it passes on."""
 
-    pass_on = property()
+    passes_on = property()
 
     def __str__(self):
         return "second-best"

@@ -51,7 +51,7 @@ class Generative(Protocol):
     """All that decoding asks of a model. softmax(logits) is the next-token distribution, whatever head made it.
 
     Logits are a (batch, vocab) tensor or, where writing them out would be waste, an `eosin.logits.Logits`.
-    More is optional: `PromisesEos`, `HasStepFormula`, and `pool`, the number of rows that are best decoded at a time.
+    More is optional: `Promising`, `HasStepFormula`, and `pool`, the number of rows that are best decoded at a time.
     """
 
     @property
@@ -78,7 +78,7 @@ class LanguageModel(Generative, Protocol):
 
 
 @runtime_checkable
-class PromisesEos(Protocol):
+class Promising(Protocol):
     """A model that knows a lower bound on the log-odds of eos before it reads anything; certificates need it."""
 
     def promise(self, temperature: float = 1.0) -> Promise:
@@ -245,7 +245,7 @@ class Search(Protocol):
 class Decoder(Protocol):
     """A decoding algorithm; its `str` is its specification, as in "consistent-nucleus:0.2".
 
-    More is optional, here and in a `Truncation`: `PassesOnEos`.
+    More is optional, here and in a `Truncation`: `Passing`.
     """
 
     @property
@@ -264,14 +264,14 @@ class Decoder(Protocol):
 
 
 @runtime_checkable
-class PassesOnEos(Protocol):
+class Passing(Protocol):
     """A decoder or a truncation that passes on a part of what a model promises about eos."""
 
     @property
     def keeps_eos(self) -> bool:
         """As in `Decoder`."""
 
-    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         """The least log-odds of ending, given the least log-odds of eos under the model."""
 
 

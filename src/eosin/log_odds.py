@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from eosin.contracts import Decoder, PassesOnEos, PromisesEos, Truncation
+from eosin.contracts import Decoder, Passing, Promising, Truncation
 from eosin.logits import log_odds_of_eos
 
 Steps = Float64[Tensor, " steps"]
@@ -42,7 +42,7 @@ NO_PROMISE = Promise(lambda steps: torch.full_like(steps, -math.inf), "nothing a
 
 def get_promise(model: object, temperature: float = 1.0) -> Promise:
     """The promise of a model at a temperature."""
-    return model.promise(temperature) if isinstance(model, PromisesEos) else NO_PROMISE
+    return model.promise(temperature) if isinstance(model, Promising) else NO_PROMISE
 
 
 def promise_from_survival(
@@ -60,8 +60,8 @@ def promise_from_survival(
 
 def pass_on(decoder: Decoder | Truncation, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
     """The least log-odds that a decoder ends, or that a truncation draws eos, given those of eos under the model."""
-    if isinstance(decoder, PassesOnEos):
-        return decoder.pass_on(log_odds, vocab_size, eos_count)
+    if isinstance(decoder, Passing):
+        return decoder.passes_on(log_odds, vocab_size, eos_count)
     return log_odds if decoder.keeps_eos else torch.full_like(log_odds, -math.inf)
 
 

@@ -53,7 +53,7 @@ class Beam:
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do: a beam may be wider than it."""
 
-    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         """Of ending one hypothesis: where eos is the most probable token after each, the best expansion of all ends."""
         return torch.where(is_most_probable(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
 

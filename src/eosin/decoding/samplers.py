@@ -58,7 +58,7 @@ class Greedy(LeftToRight):
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
         return leads.amin(0)
 
-    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         return torch.where(is_most_probable(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class Sampler(LeftToRight):
             return torch.full_like(leads[0], -math.inf)
         return self.truncation.margin(leads / self.temperature)
 
-    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         if self.truncation is None or self.truncation.complete:
             return log_odds
         return pass_on(self.truncation, log_odds, vocab_size, eos_count)

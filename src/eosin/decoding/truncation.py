@@ -111,7 +111,7 @@ class Rule:
         """A token more probable than this is kept."""
         return 0.5 if self.keeps_best else 1.0
 
-    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         """Of several eos tokens only the most probable one is counted on, which has at least an equal share."""
         certain = self.certain(vocab_size)
         if certain == 0:
@@ -397,7 +397,7 @@ class Consistent:
     def check(self, vocab_size: int) -> None:
         self.inner.check(vocab_size)
 
-    def pass_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
         """All of it, and more where the inner rule keeps little besides eos."""
         return log_odds.maximum(pass_on(self.inner, log_odds, vocab_size, eos_count))
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eosin.contracts import Prefix, PromisesEos, Token, Tokens
+from eosin.contracts import Prefix, Promising, Token, Tokens
 from eosin.errors import BadInput
 from eosin.hub.cache import Cached, is_plain, shell
 from eosin.hub.norms import least_log_odds
@@ -76,7 +76,7 @@ class CausalLM(nn.Module):
 
     def promise(self, temperature: float = 1.0) -> Promise:
         """The promise of the model's head, or Lemma 3.2 with the bound that a final norm puts on the hidden vectors."""
-        if isinstance(self.model, PromisesEos) and self._ends_as_its_head():
+        if isinstance(self.model, Promising) and self._ends_as_its_head():
             return self.model.promise(temperature)
         least = least_log_odds(self.model, self.eos_ids, temperature)
         return Promise(lambda steps: torch.full_like(steps, least), BY_NORM)
