@@ -190,7 +190,7 @@ BAD = {
     "audit of no context": (["audit", "done", "--count", "0"], "--count must be at least 1, got 0"),
     "audit of no step": (["audit", "done", "--max-steps", "0"], "max_steps must be a whole number from 1"),
     "audit by no decoder": (["audit", "done", "--decoders", ","], "name at least one decoder"),
-    "audit by a misspelt decoder": (["audit", "done", "--decoders", "gredy"], "did you mean greedy?"),
+    "audit by a misspelt decoder": (["audit", "done", "--decoders", "gredy"], "did you mean 'greedy'?"),
     "audit of two": (["audit", "done", "--decoders", "greedy", "--out", "text.txt"], "is not a record of an audit"),
     "audit to nowhere": (["audit", "done", "--decoders", "greedy", "--out", "text.txt/a"], "'text.txt'"),
     "no such settings": (["train", "nothing.toml"], "there is no settings file nothing.toml"),

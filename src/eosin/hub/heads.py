@@ -29,7 +29,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.utils import GenerationMixin
 
 from eosin.errors import BadInput
-from eosin.hub.endings import as_ids
+from eosin.hub.endings import to_ids
 from eosin.log_odds import Promise, tempered
 from eosin.logits import log_odds_of_eos, rewrite_eos
 
@@ -276,7 +276,7 @@ def self_terminating(
     count_prompt  whether steps are counted from the beginning of the text, as in the paper's GPT-2 experiment
     """
     named = eos_ids if eos_ids is not None else model.generation_config.eos_token_id
-    ids = as_ids(named) or as_ids(model.config.get_text_config().eos_token_id)
+    ids = to_ids(named) or to_ids(model.config.get_text_config().eos_token_id)
     if not ids:
         raise BadInput("the model names no eos; say which tokens end a text (eos_ids)")
     config = SelfTerminatingConfig(
