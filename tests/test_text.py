@@ -448,7 +448,7 @@ def test_special_words_that_are_no_tokens_are_words(tmp_path: Path):
         ({"source": "nowhere.txt"}, "there is no text 'nowhere.txt'"),
         ({"source": "."}, "is not a folder of texts"),
         ({"valid": "bad.txt"}, "give both valid and test files"),
-        ({"source": "wikitext-2", "valid": "a", "test": "b"}, "has valid and test files of its own"),
+        ({"source": "wikitext-2", "valid": "a", "test": "b"}, "already has valid and test files"),
     ],
 )
 def test_settings_that_do_not_fit(tmp_path: Path, settings: dict, says: str, monkeypatch: pytest.MonkeyPatch):

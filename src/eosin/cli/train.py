@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
@@ -164,7 +164,7 @@ def train_run(settings: RunSettings, folder: Path, options: argparse.Namespace) 
 class Console:
     """A watch that prints a line for each epoch, draws bars, and stops at a signal."""
 
-    def __init__(self, out: TextIO):
+    def __init__(self, out: Any):
         self.out = out
         self.bar = Bar()
         self.signals: list[int] = []
