@@ -36,7 +36,7 @@ from eosin.events import Watch, ignore
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.heads import self_terminating
 from eosin.hub.loading import Words, load_causal, load_words
-from eosin.models.checkpoint import load_model
+from eosin.models.checkpoint import build_trained
 from eosin.settings import Table, build, build_kind, check_sections, resolve_kind
 from eosin.storage.files import PARTIAL
 from eosin.training.evaluation import Likelihood, evaluate
@@ -194,7 +194,7 @@ class Tuning:
         if (folder / EXPORT).is_dir():  # a finished run does not need the model that it started from
             remote = self.tuned.pretrained.trust_remote_code
             return load_causal(str(folder / EXPORT), trust_remote_code=remote)[0]
-        return load_model(folder, self.tuned)
+        return build_trained(folder, self.tuned)
 
     def encode_prompts(self, folder: Path, texts: Sequence[str]) -> Prompts:
         """Prompts as the lines of the corpus begin."""

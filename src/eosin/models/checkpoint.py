@@ -63,7 +63,7 @@ def save_weights(folder: Path, model: nn.Module, architecture: Any, notes: Table
     save_tensors(folder / WEIGHTS, dict(model.named_parameters()), {**notes, "model": architecture.sections})
 
 
-def load_model(folder: Path, architecture: Any) -> Any:
+def build_trained(folder: Path, architecture: Any) -> Any:
     """A model of this architecture with the weights of a run directory, ready to decode."""
     if not (folder / WEIGHTS).is_file():
         raise BadInput(
@@ -73,11 +73,11 @@ def load_model(folder: Path, architecture: Any) -> Any:
     if notes.get("model") != architecture.sections:
         raise BadInput(f"{folder / WEIGHTS} belongs to another model than {folder / CONFIG} describes")
     model = architecture.build()
-    copy_into(dict(model.named_parameters()), tensors)
+    set_parameters(dict(model.named_parameters()), tensors)
     return model.eval()
 
 
-def copy_into(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+def set_parameters(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     """Give named parameters the values of the tensors of the same names."""
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -26,7 +26,7 @@ from eosin.data.prompts import Prompts, encode_contexts
 from eosin.data.sources import SPLITS
 from eosin.data.tokenizer import EOS_ID, PAPER_BPE, Tokenizer
 from eosin.errors import BadInput
-from eosin.models.checkpoint import Architecture, load_model
+from eosin.models.checkpoint import Architecture, build_trained
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES, NeuralLM
 from eosin.settings import (
@@ -153,7 +153,7 @@ class Config:
 
     def load_model(self, folder: Path) -> NeuralLM:
         """The model of a run directory with these settings, ready to decode."""
-        return load_model(folder, Architecture.resolve(self.model))
+        return build_trained(folder, Architecture.resolve(self.model))
 
     def encode_prompts(self, folder: Path, texts: Sequence[str]) -> Prompts:
         """Prompts as contexts of the length that the model was trained on."""

@@ -15,7 +15,7 @@ from eosin.data.corpus import Corpus
 from eosin.devices import choose_device, choose_precision, use_threads
 from eosin.errors import BadInput
 from eosin.events import Event, Stopped, Watch, ignore
-from eosin.models.checkpoint import load_model, save_weights
+from eosin.models.checkpoint import build_trained, save_weights
 from eosin.training.evaluation import Likelihood
 from eosin.training.log import Log, open_tensorboard
 from eosin.training.memory import keep_memory
@@ -135,7 +135,7 @@ class Session:
         if not progress.epoch:  # a pretrained model without training
             self.save()
             self.keep_weights()
-        trainer.model = load_model(self.writer.folder, trainer.architecture).to(trainer.device)
+        trainer.model = build_trained(self.writer.folder, trainer.architecture).to(trainer.device)
         trainer.export(self.writer.folder)
         result = {
             f"{split}_perplexity": trainer.measure(split, self.watch).perplexity for split in trainer.measured_splits

@@ -25,7 +25,7 @@ from eosin.data.corpus import Corpus
 from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
 from eosin.events import Watch, ignore
-from eosin.models.checkpoint import copy_into
+from eosin.models.checkpoint import set_parameters
 from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -163,7 +163,7 @@ class Trainer:
         self.progress = Progress.from_notes(notes["progress"])
         if notes["scaler"]:
             self.scaler.load_state_dict(notes["scaler"])
-        copy_into(self.trained, {name: tensors[f"model.{name}"] for name in self.trained})
+        set_parameters(self.trained, {name: tensors[f"model.{name}"] for name in self.trained})
         for name, parameter in self.trained.items():
             keys = [key for key in ("step", *MOMENTS) if f"adam.{key}.{name}" in tensors]
             if keys:
