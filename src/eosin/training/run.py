@@ -42,43 +42,33 @@ PRETRAINED = "pretrained"
 
 @runtime_checkable
 class RunSettings(Protocol):
-    """The settings of a run: `Config` for a model of Eosin's own, `Tuning` for a pretrained one."""
+    """The settings of a run. `Config` has a docstring for each member; `Tuning` is that of a pretrained model."""
 
     measured_splits: ClassVar[tuple[str, ...]]
 
     @property
-    def data(self) -> Recipe:
-        """How the corpus is made."""
+    def data(self) -> Recipe: ...
 
     @property
-    def training(self) -> Any:
-        """Optimiser and schedule."""
+    def training(self) -> Any: ...
 
     @property
-    def measured_lines(self) -> int | None:
-        """How many sentences of valid and test are measured; None: all."""
+    def measured_lines(self) -> int | None: ...
 
     @property
-    def sections(self) -> dict[str, Table]:
-        """All sections, without what follows from the corpus."""
+    def sections(self) -> dict[str, Table]: ...
 
-    def check(self, corpus: Corpus) -> None:
-        """Raise BadInput if the corpus does not fit."""
+    def check(self, corpus: Corpus) -> None: ...
 
-    def resolve(self, corpus: Corpus) -> dict[str, Table]:
-        """All sections with every default, as config.toml holds them."""
+    def resolve(self, corpus: Corpus) -> dict[str, Table]: ...
 
-    def open_corpus(self, below: Path) -> Corpus:
-        """The corpus of these settings, prepared below a folder if it is missing."""
+    def open_corpus(self, below: Path) -> Corpus: ...
 
-    def build_trainer(self, corpus: Corpus, device: torch.device, precision: str) -> Trainer:
-        """A trainer at step 0."""
+    def build_trainer(self, corpus: Corpus, device: torch.device, precision: str) -> Trainer: ...
 
-    def load_model(self, folder: Path) -> LanguageModel:
-        """The model of a run directory with these settings, ready to decode."""
+    def load_model(self, folder: Path) -> LanguageModel: ...
 
-    def encode_prompts(self, folder: Path, texts: Sequence[str]) -> Prompts:
-        """Token ids of prompts, as the model of a run directory reads them."""
+    def encode_prompts(self, folder: Path, texts: Sequence[str]) -> Prompts: ...
 
 
 @dataclass(frozen=True)
