@@ -28,8 +28,8 @@ from torch import Tensor
 
 import eosin
 from eosin.decoding.loop import Cohort, Context, Loop, filled_size
+from eosin.loading import open_run
 from eosin.models.neural_lm import NeuralLM
-from eosin.training.run import corpus_of
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eosin"
 RUN = CACHE / "bpe-tanh-two-epochs"
@@ -154,7 +154,7 @@ def alone(count: int) -> tuple[float, float]:
 def audit_alone(count: int) -> None:
     import resource
 
-    model, contexts = eosin.load(RUN), corpus_of(RUN).contexts("train", count)
+    model, contexts = eosin.load(RUN), open_run(RUN).corpus.contexts("train", count)
     took = seconds(lambda: eosin.audit(model, contexts, ["greedy"], max_steps=LIMIT))
     print(json.dumps([took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 
@@ -167,7 +167,7 @@ def main() -> None:
         audit_alone(arguments.alone)
         return
     model = eosin.load(trained())
-    contexts = corpus_of(RUN).contexts("test", CONTEXTS)
+    contexts = open_run(RUN).corpus.contexts("test", CONTEXTS)
     print(f"vocabulary {model.vocab_size:,}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(eosin.audit(model, contexts, ["greedy", "nucleus:0.4", "ancestral"], max_steps=LIMIT))
     found = {}

@@ -25,7 +25,7 @@ from eosin.data.corpus import Corpus, Recipe, load_corpus
 from eosin.data.preparation import prepare
 from eosin.devices import PRECISIONS, choose_precision
 from eosin.training.config import Config
-from eosin.training.memory import keeping_memory
+from eosin.training.memory import keep_memory
 from eosin.training.trainer import Trainer
 
 WIDTH, LAYERS, BATCH, CLIP = 256, 2, 32, 1.0
@@ -85,12 +85,12 @@ def measure(core: str, corpus: Corpus, precision: str, batches: int) -> tuple[fl
         "head": {"kind": "softmax"},
         "training": {"batch": BATCH},
     }
-    trainer = Trainer(Config.of(settings), corpus, torch.device("cpu"), precision)
+    trainer = Trainer(Config.from_table(settings), corpus, torch.device("cpu"), precision)
     paper = PaperTraining(core, corpus)
     order = torch.randperm(len(corpus.train), generator=torch.Generator().manual_seed(0))
     ours = theirs = 0.0
     count = 0
-    plan = trainer.plan()
+    plan = trainer.plan_epoch()
     trainer.learn(gather(corpus.train, plan[0]))
     paper.learn(order[:BATCH])
     for number, rows in enumerate(plan[1 : batches + 1], 1):
@@ -110,7 +110,7 @@ def main() -> None:
     options = parser.parse_args()
     precision = choose_precision(options.precision, torch.device("cpu"))
     slow = False
-    with tempfile.TemporaryDirectory() as scratch, keeping_memory():
+    with tempfile.TemporaryDirectory() as scratch, keep_memory():
         corpus = load_corpus(options.data) if options.data else prepare(Recipe(unknown="drop"), Path(scratch) / "bpe")
         for core in options.core or DROPOUT:
             ours, theirs = measure(core, corpus, precision, options.batches)

@@ -23,7 +23,7 @@ from eosin.data.corpus import Recipe, load_corpus
 from eosin.data.preparation import prepare
 from eosin.training.config import Config
 from eosin.training.evaluation import EVALUATED_TOGETHER, negative_log_likelihood
-from eosin.training.memory import keeping_memory
+from eosin.training.memory import keep_memory
 from eosin.training.trainer import Trainer
 
 GATES = {"tanh": 1, "gru": 3, "lstm": 4}
@@ -82,8 +82,8 @@ def measure(core: str, head: str, data: Path, count: int) -> tuple[float, float]
     """Minutes of an epoch, and its ratio to the products."""
     corpus = load_corpus(data)
     model = {"core": {"kind": core, "width": WIDTH, "layers": LAYERS, "dropout": 0.3}, "head": {"kind": head}}
-    trainer = Trainer(Config.of(model), corpus, torch.device("cpu"), "float32")
-    plan = trainer.plan()
+    trainer = Trainer(Config.from_table(model), corpus, torch.device("cpu"), "float32")
+    plan = trainer.plan_epoch()
     sample = [gather(corpus.train, rows) for rows in plan[:count]]
     most_inputs = max(len(b.prefix) * (b.prefix.shape[1] + b.continuation.shape[1]) for b in sample)
     products = Products(corpus.tokenizer.vocab_size, GATES[core], max(b.tokens for b in sample), most_inputs)
@@ -124,7 +124,7 @@ def main() -> None:
         print(f"loading it: {loading:.2f} s (limit {LOAD_LIMIT:.0f})")
         slow += [loading > LOAD_LIMIT]
         for core in options.core or ["tanh", "lstm"]:
-            with keeping_memory():
+            with keep_memory():
                 minutes, ratio = measure(core, options.head, data, options.batches)
             print(
                 f"{core} + {options.head}: {minutes:.1f} minutes an epoch, {ratio:.2f} of its products (limit {LIMIT})"

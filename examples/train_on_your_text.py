@@ -38,7 +38,7 @@ def main(text: Path | None = None) -> None:
                 "training": {"epochs": 4, "batch": 16, "learning_rate": 3e-3},
             }
             run = Path(folder) / head["kind"]
-            result = train(Config.of(settings), corpus, run)
+            result = train(Config.from_table(settings), corpus, run)
             completions = eosin.decode(
                 eosin.load(run), corpus.contexts("train", CONTEXTS), "greedy", max_steps=MAX_STEPS
             )

@@ -16,9 +16,8 @@ import torch
 
 import eosin
 from eosin.data.corpus import Example
+from eosin.loading import open_run
 from eosin.logits import log1mexp
-from eosin.models.checkpoint import run_folder
-from eosin.training.run import corpus_of
 
 SENTENCES = 3000
 
@@ -39,7 +38,8 @@ def parts(model: eosin.NeuralLM, sentence: Example) -> tuple[float, float]:
 def main(*runs: str) -> None:
     print(f"{'':24}{'perplexity':>12}{'of words':>12}{'nats a sentence for its end':>30}")
     for run in runs or ("demo", "demo-st"):
-        model, test = eosin.load(run), corpus_of(run_folder(run)).splits["test"]
+        opened = open_run(run)
+        model, test = opened.model, opened.corpus.splits["test"]
         sentences = [test[index] for index in range(min(SENTENCES, len(test)))]
         ends, words = map(sum, zip(*(parts(model, sentence) for sentence in sentences), strict=True))
         count = sum(len(sentence.continuation) - 1 for sentence in sentences)

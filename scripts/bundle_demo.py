@@ -14,14 +14,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from eosin.data.corpus import Corpus, Split, corpus_digest
-from eosin.data.preparation import prepare, tensors_of, write_corpus
+import tomli_w
+
+from eosin.data.corpus import Corpus, Split, hash_corpus
+from eosin.data.preparation import list_tensors, prepare, write_corpus
 from eosin.data.tokenizer import TOKENIZER
 from eosin.models.checkpoint import CONFIG, TWINS, WEIGHTS
 from eosin.paper.execution import configured
-from eosin.settings import to_toml
 from eosin.storage.files import BUNDLED_RUNS, write_text
 from eosin.storage.tensors import load_tensors, save_tensors
+from eosin.training.bar import Bar
 from eosin.training.loop import train
 from eosin.training.run import CORPUS
 
@@ -32,7 +34,7 @@ def main(runs: Path) -> None:
     for name in (name for twins in TWINS.values() for name in twins):
         config = configured(name, {})
         corpus = prepare(config.data, runs / config.data.folder)
-        train(config, corpus, runs / name, threads=1, show=True)
+        train(config, corpus, runs / name, threads=1, watch=Bar())
         bundle_run(runs / name, cut_corpus(corpus))
 
 
@@ -44,13 +46,13 @@ def bundle_run(run: Path, corpus: Corpus) -> None:
     weights, notes = load_tensors(run / WEIGHTS)
     save_tensors(folder / WEIGHTS, {key: tensor.half() for key, tensor in weights.items()}, notes)
     place = {"folder": f"../{corpus.folder.name}", "digest": corpus.digest}
-    write_text(folder / CORPUS, to_toml({"corpus": place}))
+    write_text(folder / CORPUS, tomli_w.dumps({"corpus": place}))
 
 
 def cut_corpus(corpus: Corpus) -> Corpus:
     splits = {name: first_sentences(split, KEPT[name]) for name, split in corpus.splits.items()}
     folder = BUNDLED_RUNS / "demo-corpus"
-    digest = corpus_digest(tensors_of(splits), corpus.tokenizer, corpus.recipe, corpus.layout)
+    digest = hash_corpus(list_tensors(splits), corpus.tokenizer, corpus.recipe, corpus.layout)
     kept = replace(corpus, splits=splits, folder=folder, digest=digest)
     shutil.rmtree(folder, ignore_errors=True)
     write_corpus(kept, "cut", folder)

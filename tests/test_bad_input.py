@@ -45,7 +45,7 @@ GOOD = {"prefixes": [[1, 2], [3]], "decoder": "greedy", "max_steps": 5}
         ({"decoder": f"top-k:{VOCAB + 1}"}, f"k must be at most {VOCAB}, the size of the vocabulary, got {VOCAB + 1}"),
         ({"decoder": f"consistent-top-k:{VOCAB + 1}"}, f"k must be at most {VOCAB}"),
         ({"decoder": "nucleus:0"}, "mu must lie in (0, 1], got 0"),
-        ({"decoder": "gredy"}, "did you mean greedy"),
+        ({"decoder": "gredy"}, "did you mean 'greedy'"),
     ],
 )
 def test_bad_arguments(change: dict, says: str):

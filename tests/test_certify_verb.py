@@ -86,7 +86,7 @@ def test_the_floored_model(capsys: pytest.CaptureFixture[str]):
 
 BAD = {
     "no run": (["nowhere", "greedy"], "nowhere is not a run directory"),
-    "misspelt": (["plain", "greedy", "gredy"], "did you mean greedy?"),
+    "misspelt": (["plain", "greedy", "gredy"], "did you mean 'greedy'?"),
     "too many": (["plain", "top-k:99999"], "k must be at most"),
     "no budget": (["plain", "greedy", "--budget", "0"], "budget must be a whole number from 1"),
     "short budget": (["plain", "greedy", "top-k:2", "--budget", "1"], "ends top-k:2 by step 1: allow more steps"),

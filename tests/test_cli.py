@@ -102,17 +102,28 @@ def test_statistics_stand_beside_the_paper_s(capsys: pytest.CaptureFixture[str])
 def test_a_prepared_corpus_another_text_and_other_settings(capsys: pytest.CaptureFixture[str]):
     write_lines(Path("other.txt"), real_sentences(80))
     assert run("prepare", "other.txt", "--tokenization", "bpe", "--vocab-size", "300", "--out", "mine") == 0
-    assert run("train", "settings.toml", "--data", "mine", "--out", "from-corpus") == 2
+    assert "to train on it: eosin train SETTINGS --data mine" in capsys.readouterr().out
+    assert run("train", "settings.toml", "--set", "data.source=mine", "--out", "from-corpus") == 2
     assert "data.tokenization is 'word' in the settings" in capsys.readouterr().err
     assert not Path("from-corpus").exists()
-    arguments = ["--data", "mine", "--out", "from-corpus", "--set", "data.tokenization=bpe"]
-    assert run("train", "settings.toml", *arguments) == 0
+    assert run("train", "settings.toml", "--data", "mine", "--out", "from-corpus") == 0
     assert run("train", "settings.toml", "--data", "other.txt", "--set", "core.kind=gru", "--seed", "3") == 0
     capsys.readouterr()
     config = Path("runs/settings-seed-3/config.toml").read_text(encoding="utf-8")
     assert 'kind = "gru"' in config
     assert "seed = 3" in config
     assert 'tokenization = "bpe"' in Path("from-corpus/config.toml").read_text(encoding="utf-8")
+
+
+def test_a_corpus_prepared_under_another_name_is_found_again(place: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("prepare", "text.txt", "--tokenization", "word", "--out", "data/mine") == 0
+    assert run("prepare", "text.txt", "--tokenization", "word", "--context", "5", "--out", "data/another") == 0
+    assert run("train", "settings.toml", "--out", "run") == 0
+    assert sorted(path.name for path in Path("data").iterdir()) == ["another", "mine"]
+    assert f'folder = "{place / "data" / "mine"}"' in Path("run/corpus.toml").read_text(encoding="utf-8")
+    write_lines(Path("text.txt"), real_sentences(130))
+    assert run("train", "settings.toml", "--out", "other") == 0
+    assert len(list(Path("data").iterdir())) == 3
 
 
 def test_a_run_goes_on_from_anywhere(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -190,7 +201,7 @@ BAD = {
     "audit of no context": (["audit", "done", "--count", "0"], "--count must be at least 1, got 0"),
     "audit of no step": (["audit", "done", "--max-steps", "0"], "max_steps must be a whole number from 1"),
     "audit by no decoder": (["audit", "done", "--decoders", ","], "name at least one decoder"),
-    "audit by a misspelt decoder": (["audit", "done", "--decoders", "gredy"], "did you mean greedy?"),
+    "audit by a misspelt decoder": (["audit", "done", "--decoders", "gredy"], "did you mean 'greedy'?"),
     "audit of two": (["audit", "done", "--decoders", "greedy", "--out", "text.txt"], "is not a record of an audit"),
     "audit to nowhere": (["audit", "done", "--decoders", "greedy", "--out", "text.txt/a"], "'text.txt'"),
     "no such settings": (["train", "nothing.toml"], "there is no settings file nothing.toml"),
@@ -302,7 +313,7 @@ def test_a_signal_stops_training_and_saves(number: signal.Signals, place: Path):
     process.send_signal(number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert error == "eosin train: stopped and saved; the same command goes on with run\n"
+    assert error == "eosin train: stopped and saved; the same command resumes run\n"
     assert (place / "run" / "resume.safetensors").exists()
 
 

@@ -15,11 +15,11 @@ from eosin.causes import Cause
 from eosin.cli.decode import abridged, displayed
 from eosin.cli.terminal import printable
 from eosin.cli.trace import outcome
-from eosin.data.prompts import as_contexts
+from eosin.data.prompts import encode_contexts
 from eosin.decoding.loops import Tail
 from eosin.decoding.trace import Step, Trace
+from eosin.loading import open_run
 from eosin.outcome import Completion
-from eosin.training.run import corpus_of
 
 RED = "\x1b[31mred"
 """A word that would colour the terminal."""
@@ -56,7 +56,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 def test_decode_prints_what_the_library_decodes(name: str, spec: str, capsys: pytest.CaptureFixture[str]):
     arguments = ["decode", name, "--decoder", spec, "--contexts", "train", "--count", "4", "--max-steps", "12"]
     found = [json.loads(line) for line in printed(capsys, *arguments, "--seed", "2", "--json")]
-    prefixes = corpus_of(Path(name)).contexts("train", 4)
+    prefixes = open_run(name).corpus.contexts("train", 4)
     expected = eosin.decode(eosin.load(name), prefixes, spec, max_steps=12, seed=2)
     assert [each["tokens"] for each in found] == expected.tokens
     assert [each["cause"] == "eos" for each in found] == expected.terminated.tolist()
@@ -91,7 +91,7 @@ def test_a_loop_is_shown_once_unless_all_is_asked_for(capsys: pytest.CaptureFixt
 
 
 def test_what_is_left_out(trained: Path):
-    tokenizer = corpus_of(trained / "word").tokenizer
+    tokenizer = open_run(trained / "word").corpus.tokenizer
     words = [4 + n % 50 for n in range(200)]
     assert abridged(words[:80], None, tokenizer) == tokenizer.decode(words[:80])
     expected = f"{tokenizer.decode(words[:60])} ... (120 tokens) ... {tokenizer.decode(words[-20:])}"
@@ -103,7 +103,7 @@ def test_what_is_left_out(trained: Path):
 
 
 def test_nothing_is_sent_to_the_terminal_that_it_would_obey(trained: Path, capsys: pytest.CaptureFixture[str]):
-    tokenizer = corpus_of(trained / "word").tokenizer
+    tokenizer = open_run(trained / "word").corpus.tokenizer
     (red,) = next(iter(tokenizer.encode([RED])))
     completion = Completion(0, torch.tensor([red, 5]), Cause.LIMIT, 2, -1.0)
     _, text, _ = displayed(completion, [red], tokenizer, full=True)
@@ -127,13 +127,13 @@ def test_a_prompt_becomes_the_context_that_the_corpus_makes_of_it(tokenization: 
     corpus = small_corpus(tmp_path, 60, tokenization, vocab_size=400, context=12)
     sentences = [line for n, line in enumerate(real_sentences(60)) if n % 20 not in (18, 19)]
     encoded = list(corpus.tokenizer.encode(sentences))
-    made = as_contexts(sentences, corpus.tokenizer, 12)
+    made = encode_contexts(sentences, corpus.tokenizer, 12)
     for row, ids, example in zip(made.contexts, encoded, corpus.train, strict=True):
         assert row[0] == example.prefix[0]
         assert row[1:].tolist() == (ids[-12:] if len(ids) > 12 else example.prefix[1:].tolist())
     shorter = [" ".join(sentence.split()[:2]) for sentence in sentences]
     lengths = [len(ids) for ids in corpus.tokenizer.encode(shorter)]
-    padded = as_contexts(shorter, corpus.tokenizer, 12).contexts
+    padded = encode_contexts(shorter, corpus.tokenizer, 12).contexts
     assert (padded == 0).sum(1).tolist() == [max(0, 12 - length) for length in lengths]
     assert made.shortened == sum(len(ids) > 12 for ids in encoded)
     assert made.unknown == sum(ids[-12:].count(3) for ids in encoded) > 0
@@ -153,8 +153,8 @@ def test_prompts_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert found[2]["prefix"].endswith("<unk> the")
     unknown = sum(each["prefix"].count("<unk>") for each in found)
     assert said.err.splitlines() == [
-        f"eosin decode: not in the vocabulary, and read as <unk>: {unknown} of the words",
-        "eosin decode: longer than a context: 1 of 3 prompts, read from the last 10 tokens on",
+        f"eosin decode: {unknown} words are not in the vocabulary, and are read as <unk>",
+        "eosin decode: 1 of 3 prompts are longer than a context; only their last 10 tokens are read",
     ]
 
 
@@ -234,7 +234,7 @@ def test_how_a_trace_says_that_it_ended():
 
 BAD = {
     "not a run": (["--prompt", "a"], "nowhere", "nowhere is not a run directory"),
-    "unknown decoder": (["--decoder", "gredy"], "word", "did you mean greedy?"),
+    "unknown decoder": (["--decoder", "gredy"], "word", "did you mean 'greedy'?"),
     "a decoder that does not fit": (["--decoder", "top-k:99999"], "word", "k must be at most"),
     "no step": (["--max-steps", "0"], "word", "max_steps must be a whole number from 1"),
     "seed": (["--seed", "-1", "--contexts", "random"], "word", "seed must be a whole number from 0"),

@@ -19,7 +19,7 @@ from eosin.hub.attention import NAME, use_grouped_attention
 from eosin.hub.cache import ROOM, Cached
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.generation import TRUNCATING, KeepsEos, TerminationFloor, consistent
-from eosin.hub.norms import gain_and_bias, last_norm, least_log_odds
+from eosin.hub.norms import bound_log_odds, find_last_norm, read_gain_and_bias
 
 transformers = pytest.importorskip("transformers")
 from transformers.generation.logits_process import LogitsProcessorList  # noqa: E402
@@ -289,11 +289,11 @@ def test_a_floor_under_it_makes_it_end(lm: CausalLM):
 
 
 def test_the_final_norm_bounds_the_logits(lm: CausalLM):
-    bound = least_log_odds(lm.model, (EOS,))
+    bound = bound_log_odds(lm.model, (EOS,))
     if lm.model.config.model_type == "gemma2":
         assert bound == -float("inf")
         return
-    gain, bias = gain_and_bias(last_norm(lm.model))
+    gain, bias = read_gain_and_bias(find_last_norm(lm.model))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         logits = lm.model(torch.randint(VOCAB, (64, 30), generator=generator)).logits.double()
@@ -322,7 +322,7 @@ def test_logits_that_are_scaled_are_bounded(config):
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    bound = least_log_odds(model, (EOS,))
+    bound = bound_log_odds(model, (EOS,))
     with torch.no_grad():
         logits = model(torch.randint(VOCAB, (64, 30), generator=torch.Generator().manual_seed(0))).logits.double()
     others = logits.index_fill(-1, torch.tensor([EOS]), -float("inf")).logsumexp(-1)
@@ -393,7 +393,7 @@ def test_streaming_goes_through_consistent(lm: CausalLM):
         def end(self):
             heard.append("end")
 
-    generated(lm, prompts(1), do_sample=True, top_k=2, custom_generate=consistent, streamer=Streamer())
+    generated(lm, prompts(1), do_sample=True, top_k=2, custom_generate=consistent, stream_to=Streamer())
     assert heard[-1] == "end"
     assert len(heard) > 2
 

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from texts import real_sentences, write_lines
+from watches import stop_now
 
 from eosin.cli.main import main
 from eosin.data.sources import CONTEXTS
@@ -30,6 +31,8 @@ from eosin.data.tokenizer import Tokenizer
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.trace import trace
 from eosin.errors import BadInput
+from eosin.events import Event, Stopped
+from eosin.loading import open_run
 from eosin.paper import figures, tables
 from eosin.paper.execution import Workshop, check_work, in_words, threads_before
 from eosin.paper.exhibits import FOLDER, exhibit_names, load_exhibit
@@ -51,8 +54,6 @@ from eosin.paper.results import PIECES, Results
 from eosin.proofs.constructions import Repeater, Script
 from eosin.records.record import Counts, Record, read_records
 from eosin.report.tables import Table
-from eosin.training.loop import Stopped
-from eosin.training.run import corpus_of
 
 PAPER = Path(__file__).parents[2] / "shared" / "seed" / "consistency_paper.tex"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -467,10 +468,10 @@ def test_a_line_that_was_cut_off_is_done_again(done: tuple[Path, Path], tmp_path
 
 def test_a_stop_is_heard_while_a_perplexity_is_measured(done: tuple[Path, Path]):
     _, out = done
-    shop = Workshop(Results(out), out / "runs", stopping=lambda: True)
+    shop = Workshop(Results(out), out / "runs", watch=stop_now)
     run = "word-tanh-softmax"
     with pytest.raises(Stopped):
-        shop.perplexity(shop.model(run), corpus_of(shop.folder(run)), "test", None)
+        shop.perplexity(shop.model(run), open_run(shop.folder(run)).corpus, "test", None)
 
 
 def test_an_unfinished_run_appears_as_unfinished(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -507,12 +508,13 @@ def test_a_second_look_tells_how_far_a_run_is_now(tmp_path: Path):
     shop = Workshop(Results(out), out / "runs")
     log = shop.folder(piece.run) / "log.jsonl"
 
-    def stop_after(epochs: int) -> bool:
-        return log.is_file() and log.read_text().count('"event": "epoch"') >= epochs
+    def stop_after(epochs: int, event: Event) -> None:
+        if log.is_file() and log.read_text().count('"event": "epoch"') >= epochs:
+            raise Stopped
 
     for epochs in (1, 2, 3):
         with pytest.raises(Stopped):
-            replace(shop, stopping=partial(stop_after, epochs)).do(piece)
+            replace(shop, watch=partial(stop_after, epochs)).do(piece)
         looked = replace(shop, as_is=True).do(piece)
         assert (looked["epochs"], looked["best_epoch"]) == (epochs, 1)
         assert len(looked["valid_perplexities"]) == epochs
@@ -525,8 +527,13 @@ def test_an_unfinished_run_of_another_text_is_refused(tmp_path: Path, capsys: py
     piece = Plan(load_preset(str(chosen)), (load_exhibit("table-3-word", "word"),), (0,)).trainings[0]
     shop = Workshop(Results(out), out / "runs")
     weights = shop.folder(piece.run) / "weights.safetensors"
+
+    def stop_with_weights(event: Event) -> None:
+        if weights.is_file():
+            raise Stopped
+
     with pytest.raises(Stopped):
-        replace(shop, stopping=weights.is_file).do(piece)
+        replace(shop, watch=stop_with_weights).do(piece)
     text = write_lines(tmp_path / "other.txt", list(reversed(real_sentences(300))))
     elsewhere = ("--out", tmp_path / "other", "--runs", out / "runs", "--as-is")
     said = refused(capsys, chosen, *elsewhere, "--set", f"data.source={text}")
@@ -981,12 +988,11 @@ def test_a_reproduction_that_contradicts_a_claim_has_failed(tmp_path: Path, caps
 
 def test_a_signal_to_end_is_heard_while_auditing(tmp_path: Path):
     from eosin.paper.execution import Workshop
-    from eosin.training.loop import Stopped
 
     chosen, out = preset(tmp_path, "lengths"), tmp_path / "out"
     reproduce(chosen, "--out", out)
     plan = Plan(load_preset(str(chosen)), (load_exhibit("limits", "word"),), (0,))
-    shop = Workshop(Results(out), out / "runs", stopping=lambda: True)
+    shop = Workshop(Results(out), out / "runs", watch=stop_now)
     (audit,) = [piece for piece in plan.audits if piece.run == "word-lstm-softmax"]
     with pytest.raises(Stopped):
         shop.do(audit)
@@ -1057,7 +1063,7 @@ model = "word-tanh-softmax"
 @pytest.mark.parametrize(
     ("kind", "more", "model", "said"),
     [
-        ("ratios", 'decoders = ["greeedy"]', "", "did you mean greedy?"),
+        ("ratios", 'decoders = ["greeedy"]', "", "did you mean 'greedy'?"),
         ("ratios", 'decoders = ["greedy"]\ncontexts = ["tset"]', "", "did you mean 'test'?"),
         ("temperature", 'decoders = ["greedy"]\ntemperatures = [0.5]', "", "greedy"),
         ("temperature", 'decoders = ["ancestral"]\ntemperatures = [0]', "", "must be positive"),

@@ -5,6 +5,7 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 from texts import small_corpus
@@ -13,12 +14,18 @@ from eosin.data.corpus import Recipe
 from eosin.errors import BadInput
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
-from eosin.settings import read_toml, resolved_kind, to_toml
-from eosin.training.config import Config, Training, merged, override, read_settings, runs_of
+from eosin.settings import parse_assignment, read_toml, resolve_kind
+from eosin.training.config import Config, Training, expand_runs, merge_settings, read_settings
 
 EXPERIMENTS = Path(__file__).parent.parent / "src" / "eosin" / "configs"
 SMALLEST = {"core": {"kind": "tanh"}, "head": {"kind": "softmax"}}
 PLAIN = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))
+
+
+def override(table: dict, assignment: str) -> dict:
+    return merge_settings(table, parse_assignment(assignment))
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"))
 
 
@@ -28,20 +35,20 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f
     )
 )
 def test_toml_round_trips(values: dict):
-    assert tomllib.loads(to_toml({"section": values, "other": {}})) == {"section": values, "other": {}}
+    assert tomllib.loads(tomli_w.dumps({"section": values, "other": {}})) == {"section": values, "other": {}}
 
 
 @pytest.mark.parametrize("kinds", [CORES, HEADS], ids=["cores", "heads"])
 def test_every_kind_can_be_set_with_its_defaults(kinds: dict):
     for kind in kinds:
-        settings = resolved_kind(kinds, {"kind": kind}, "section")
-        assert resolved_kind(kinds, settings, "section") == settings
+        settings = resolve_kind(kinds, {"kind": kind}, "section")
+        assert resolve_kind(kinds, settings, "section") == settings
 
 
 def test_a_resolved_config_resolves_to_itself():
-    config = Config.of({**SMALLEST, "training": {"epochs": 3}})
+    config = Config.from_table({**SMALLEST, "training": {"epochs": 3}})
     sections = {"data": asdict(config.data), **config.architecture(99).sections, "training": asdict(config.training)}
-    again = Config.of(tomllib.loads(to_toml(sections)))
+    again = Config.from_table(tomllib.loads(tomli_w.dumps(sections)))
     assert again.architecture(99) == config.architecture(99)
     assert (again.data, again.training) == (config.data, config.training)
 
@@ -83,7 +90,7 @@ def test_a_resolved_config_resolves_to_itself():
 )
 def test_bad_settings(table: dict, says: str):
     with pytest.raises(BadInput) as error:
-        Config.of({**SMALLEST, **table})
+        Config.from_table({**SMALLEST, **table})
     assert says in str(error.value)
 
 
@@ -123,7 +130,7 @@ def test_settings_on_the_command_line():
 def test_another_kind_does_not_inherit_settings():
     base = {"head": {"kind": "self-terminating", "epsilon": 0.5}, "core": {"kind": "tanh", "width": 5}}
     change = {"head": {"kind": "softmax"}, "core": {"width": 6}}
-    assert merged(base, change) == {"head": {"kind": "softmax"}, "core": {"kind": "tanh", "width": 6}}
+    assert merge_settings(base, change) == {"head": {"kind": "softmax"}, "core": {"kind": "tanh", "width": 6}}
     assert override(base, "head.kind=softmax")["head"] == {"kind": "softmax"}
     assert override(base, "core.kind=lstm")["core"] == {"kind": "lstm", "width": 5}
     assert override({"core": 3}, "core.width=3") == {"core": {"width": 3}}
@@ -149,7 +156,7 @@ HEADS_OF_PAPER = {
 @pytest.mark.parametrize(("tokens", "core"), PAPER)
 def test_the_experiments_are_the_paper_s(tokens: str, core: str, head: str):
     table = read_settings(EXPERIMENTS / f"{tokens}-{core}-{head}.toml")
-    config, chosen = Config.of(table), PAPER[tokens, core]
+    config, chosen = Config.from_table(table), PAPER[tokens, core]
     # the paper's BPE text had no <unk>
     unknown = "drop" if tokens == "bpe" else "keep"
     assert config.data == Recipe("wikitext-2-sentences", tokens, context=10, unknown=unknown)
@@ -182,8 +189,8 @@ def test_there_are_no_other_experiments():
 
 
 def test_the_grid_is_the_paper_s_and_holds_what_it_selected():
-    runs = runs_of(read_settings(EXPERIMENTS / "grid.toml"))
-    configs = [Config.of(table) for table in runs.values()]
+    runs = expand_runs(read_settings(EXPERIMENTS / "grid.toml"))
+    configs = [Config.from_table(table) for table in runs.values()]
     assert len(runs) == len(set(runs)) == 2 * 2 * 3 * 3 * 2
     found = {
         (c.data.tokenization, m.core["kind"], m.core["width"], m.core["dropout"], m.output["tied"])
@@ -197,7 +204,7 @@ def test_the_grid_is_the_paper_s_and_holds_what_it_selected():
 @pytest.mark.parametrize("sweep", [3, {}, {"core.width": 3}, {"core.width": []}, {"width": [3]}])
 def test_bad_sweeps(sweep: dict):
     with pytest.raises(BadInput, match=r"\[sweep\] needs keys"):
-        runs_of({**SMALLEST, "sweep": sweep})
+        expand_runs({**SMALLEST, "sweep": sweep})
 
 
 @pytest.mark.parametrize("settings", [Training, Recipe])
@@ -221,20 +228,20 @@ def test_bad_bases(tmp_path: Path, text: str, says: str):
 
 def test_labels_are_file_names_and_differ():
     sweep = {"data.source": ["/etc/../a b.txt", "c"], "core.kind": ["tanh"]}
-    assert set(runs_of({**SMALLEST, "sweep": sweep})) == {"source-_etc_.._a_b.txt-tanh", "source-c-tanh"}
+    assert set(expand_runs({**SMALLEST, "sweep": sweep})) == {"source-_etc_.._a_b.txt-tanh", "source-c-tanh"}
     with pytest.raises(BadInput, match="would both be called"):
-        runs_of({**SMALLEST, "sweep": {"core.width": [3, 3]}})
+        expand_runs({**SMALLEST, "sweep": {"core.width": [3, 3]}})
 
 
 def test_a_prepared_corpus_must_not_contradict_the_settings(tmp_path: Path):
     corpus = small_corpus(tmp_path, count=60)
-    assert Config.of({**SMALLEST, "data": {"source": "x"}}).resolved(corpus)["data"]["tokenization"] == "word"
+    assert Config.from_table({**SMALLEST, "data": {"source": "x"}}).resolve(corpus)["data"]["tokenization"] == "word"
     with pytest.raises(BadInput, match=r"data\.tokenization is 'bpe' in the settings, but .* with 'word'"):
-        Config.of({**SMALLEST, "data": {"tokenization": "bpe"}}).resolved(corpus)
+        Config.from_table({**SMALLEST, "data": {"tokenization": "bpe"}}).resolve(corpus)
     with pytest.raises(BadInput, match=r"output\.eos_id follows from the corpus: it is 2, not 9"):
-        Config.of({**SMALLEST, "output": {"eos_id": 9}}).resolved(corpus)
+        Config.from_table({**SMALLEST, "output": {"eos_id": 9}}).resolve(corpus)
 
 
 def test_a_corpus_that_is_passed_in_is_the_one_that_is_written_down(tmp_path: Path):
     corpus = small_corpus(tmp_path, count=60)
-    assert Config.of(SMALLEST).resolved(corpus)["data"] == asdict(corpus.recipe)
+    assert Config.from_table(SMALLEST).resolve(corpus)["data"] == asdict(corpus.recipe)

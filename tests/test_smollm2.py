@@ -36,14 +36,14 @@ def generated(model, row: list[int], **how: object) -> list[int]:
 
 def test_greedy_is_generate_token_for_token(opened: tuple[CausalLM, Words]):
     lm, words = opened
-    prompts = words.prompts(TEXTS)
+    prompts = words.encode_prompts(TEXTS)
     made = eosin.decode(lm, prompts, "greedy", max_steps=STEPS)
     assert made.tokens == [generated(lm.model, row) for row in prompts]
 
 
 def test_a_hypothesis_has_the_score_of_generate(opened: tuple[CausalLM, Words]):
     lm, words = opened
-    (row,) = words.prompts(TEXTS[:1])
+    (row,) = words.encode_prompts(TEXTS[:1])
     prefix = torch.tensor([row])
     with torch.no_grad():
         made = lm.model.generate(
@@ -57,7 +57,7 @@ def test_a_hypothesis_has_the_score_of_generate(opened: tuple[CausalLM, Words]):
 
 def test_the_remedies_end_it(opened: tuple[CausalLM, Words]):
     lm, words = opened
-    (row,) = words.prompts(TEXTS[:1])
+    (row,) = words.encode_prompts(TEXTS[:1])
     assert lm.eos_ids[0] not in generated(lm.model, row)  # it goes on
     floor = TerminationFloor(lm.eos_ids, budget=STEPS)
     assert lm.eos_ids[0] in generated(lm.model, row, logits_processor=[floor])
@@ -78,7 +78,7 @@ def test_the_remedies_end_it(opened: tuple[CausalLM, Words]):
 def test_heads_begin_as_they_say(opened: tuple[CausalLM, Words]):
     """nmst as the pretrained model where epsilon is nothing; st with the product of its survivals."""
     lm, words = opened
-    row = torch.tensor(words.prompts(TEXTS[1:2]))
+    row = torch.tensor(words.encode_prompts(TEXTS[1:2]))
     with torch.no_grad():
         before = lm.model(row).logits.double().log_softmax(-1)
         nmst = add_head(lm.model, "non-monotonic", epsilon=1e-12)(row).logits.double().log_softmax(-1)

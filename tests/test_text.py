@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import real_sentences, small_corpus, write_lines
 
-from eosin.data.batches import gather, in_order, shuffled
+from eosin.data.batches import gather, plan_by_length, plan_shuffled
 from eosin.data.corpus import Recipe, load_corpus
 from eosin.data.preparation import open_corpus, prepare
 from eosin.data.sources import BUNDLED, HELD_OUT, SPLITS, is_heading, open_source
@@ -29,8 +29,8 @@ from eosin.data.tokenizer import (
     TOKENIZATIONS,
     UNK_ID,
     Tokenizer,
-    bpe_tokenizer,
-    word_tokenizer,
+    train_bpe_tokenizer,
+    train_word_tokenizer,
 )
 from eosin.errors import BadInput
 
@@ -181,7 +181,7 @@ def test_bpe_can_write_anything(text: str):
     assert UNK_ID not in ids
 
 
-BPE_OF_SENTENCES = bpe_tokenizer(SENTENCES, 400)
+BPE_OF_SENTENCES = train_bpe_tokenizer(SENTENCES, 400)
 
 
 @KINDS
@@ -194,7 +194,7 @@ def test_special_tokens_are_the_first_four(tokens: str):
 
 
 def test_words_are_kept_by_frequency():
-    tokenizer = word_tokenizer(["b a c a", "b a d"], vocab_size=len(SPECIAL) + 2)
+    tokenizer = train_word_tokenizer(["b a c a", "b a d"], vocab_size=len(SPECIAL) + 2)
     assert tokenizer.vocab_size == len(SPECIAL) + 2
     (ids,) = tokenizer.encode(["a b c d e"])
     assert ids == [4, 5, UNK_ID, UNK_ID, UNK_ID]
@@ -212,13 +212,13 @@ def test_bpe_learns_from_train_only(tmp_path: Path):
     train = write_lines(tmp_path / "train.txt", ["a b"] * 9)
     other = write_lines(tmp_path / "other.txt", ["abababab abababab"] * 9)
     corpus = prepare(Recipe(str(train), "bpe", valid=str(other), test=str(other)), tmp_path / "out")
-    alone = bpe_tokenizer(["a b"] * 9, 0)
+    alone = train_bpe_tokenizer(["a b"] * 9, 0)
     assert corpus.tokenizer.to_json() == alone.to_json()
 
 
 @pytest.mark.parametrize("size", [260, 300, 777])
 def test_bpe_has_the_size_that_was_asked_for(size: int):
-    assert bpe_tokenizer(SENTENCES, size).vocab_size == size
+    assert train_bpe_tokenizer(SENTENCES, size).vocab_size == size
 
 
 def test_a_tokenizer_is_the_same_in_every_process(tmp_path: Path):
@@ -315,11 +315,11 @@ def test_random_contexts_are_uniform_over_words(corpus):
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=400), size=st.integers(1, 33), seed=st.integers(0, 9))
 def test_batches_are_a_partition(lengths: list[int], size: int, seed: int):
     tensor = torch.tensor(lengths)
-    limited = shuffled(tensor, size, seed, tokens=100)
-    for plan in (shuffled(tensor, size, seed), in_order(tensor, size), limited):
+    limited = plan_shuffled(tensor, size, seed, tokens=100)
+    for plan in (plan_shuffled(tensor, size, seed), plan_by_length(tensor, size), limited):
         assert sorted(row for batch in plan for row in batch.tolist()) == list(range(len(lengths)))
         assert max(map(len, plan)) <= size
-    for plan in (shuffled(tensor, size, seed), in_order(tensor, size)):
+    for plan in (plan_shuffled(tensor, size, seed), plan_by_length(tensor, size)):
         assert len(plan) == -(-len(lengths) // size)
     assert all(len(batch) * max(lengths[row] for row in batch.tolist()) <= 100 for batch in limited)
 
@@ -327,7 +327,7 @@ def test_batches_are_a_partition(lengths: list[int], size: int, seed: int):
 @pytest.mark.parametrize("tokens", [None, 1024])
 def test_batches_are_random(tokens: int | None):
     lengths = load_lengths()
-    plan, again, other = (shuffled(lengths, 32, seed, tokens) for seed in (0, 0, 1))
+    plan, again, other = (plan_shuffled(lengths, 32, seed, tokens) for seed in (0, 0, 1))
     assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in again]
     assert {tuple(batch.tolist()) for batch in plan if len(batch) > 2}.isdisjoint(tuple(b.tolist()) for b in other)
     # long and short batches come mixed
@@ -338,13 +338,13 @@ def test_batches_are_random(tokens: int | None):
 def test_every_token_counts_the_same():
     """The loss is a mean over the tokens of a batch; the share of eos in it must be that of the text."""
     lengths = load_lengths()
-    shares = [len(batch) / int(lengths[batch].sum()) for batch in shuffled(lengths, 32, seed=0)]
+    shares = [len(batch) / int(lengths[batch].sum()) for batch in plan_shuffled(lengths, 32, seed=0)]
     assert mean(shares) == pytest.approx(len(lengths) / int(lengths.sum()), rel=0.05)
 
 
 def test_batches_of_limited_tokens_are_hardly_padded():
     lengths = load_lengths()
-    plan = shuffled(lengths, 64, 0, tokens=1024)
+    plan = plan_shuffled(lengths, 64, 0, tokens=1024)
     places = [len(batch) * int(lengths[batch].max()) for batch in plan]
     assert sum(places) / int(lengths.sum()) < 1.1
 
@@ -356,7 +356,7 @@ def load_lengths() -> torch.Tensor:
 
 def test_gathered_batches_are_the_examples(corpus):
     split = corpus.train
-    for rows in shuffled(split.lengths, 7, seed=2):
+    for rows in plan_shuffled(split.lengths, 7, seed=2):
         batch = gather(split, rows)
         assert batch.tokens == int(split.lengths[rows].sum())
         for row, index in enumerate(rows.tolist()):
@@ -448,7 +448,7 @@ def test_special_words_that_are_no_tokens_are_words(tmp_path: Path):
         ({"source": "nowhere.txt"}, "there is no text 'nowhere.txt'"),
         ({"source": "."}, "is not a folder of texts"),
         ({"valid": "bad.txt"}, "give both valid and test files"),
-        ({"source": "wikitext-2", "valid": "a", "test": "b"}, "has valid and test files of its own"),
+        ({"source": "wikitext-2", "valid": "a", "test": "b"}, "already has valid and test files"),
     ],
 )
 def test_settings_that_do_not_fit(tmp_path: Path, settings: dict, says: str, monkeypatch: pytest.MonkeyPatch):

@@ -161,7 +161,7 @@ class Mute:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (([1], "gredy"), "did you mean greedy"),
+        (([1], "gredy"), "did you mean 'greedy'"),
         (([1], Mute()), "decoder must have `kept` and `rule` to be traced; Mute has not"),
         (([], "greedy"), "prefix 0 must be a list of at least one token id"),
         (([9], "greedy"), "each token id of prefix 0 must be a whole number from 0 to 4"),

@@ -49,7 +49,7 @@ def trained(request: pytest.FixtureRequest, corpus, tmp_path_factory: pytest.Tem
         "head": {"kind": "softmax"},
         "training": {"epochs": 1, "learning_rate": 2e-3, "batch": 8},
     }
-    train(Config.of(settings), corpus, run)
+    train(Config.from_table(settings), corpus, run)
     return request.param, eosin.load(run)
 
 

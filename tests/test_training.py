@@ -16,21 +16,24 @@ import torch
 from members import neural
 from texts import real_sentences, small_corpus, write_lines
 from torch.testing import assert_close
+from watches import stop_after
 
 import eosin
 from eosin import devices
-from eosin.data.batches import gather, in_order
+from eosin.data.batches import gather, plan_by_length
 from eosin.data.corpus import Corpus
 from eosin.data.tokenizer import Tokenizer
 from eosin.errors import BadInput
+from eosin.events import Event, Stopped
+from eosin.loading import open_run
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
 from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.config import Config
 from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
-from eosin.training.loop import Stopped, train
-from eosin.training.memory import keeping_memory
-from eosin.training.run import RESUME, corpus_of
+from eosin.training.loop import train
+from eosin.training.memory import keep_memory
+from eosin.training.run import RESUME
 from eosin.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -48,7 +51,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def config(**sections: dict) -> Config:
     merged = {name: {**TINY.get(name, {}), **sections.get(name, {})} for name in {**TINY, **sections}}
-    return Config.of(merged)
+    return Config.from_table(merged)
 
 
 def log_of(folder: Path) -> list[dict]:
@@ -127,7 +130,7 @@ def test_a_step_is_adam_on_the_clipped_mean_gradient(corpus: Corpus, core: str, 
     trainer, reference = (Trainer(settings, corpus, CPU, "float32") for _ in range(2))
     parameters = [p for p in reference.model.parameters() if p.requires_grad]
     adam = torch.optim.Adam(parameters, lr=1e-3)
-    for rows in trainer.plan()[:3]:
+    for rows in trainer.plan_epoch()[:3]:
         batch = gather(corpus.train, rows)
         likelihood, norm = trainer.learn(batch)
         scores = reference.model.score(batch.prefix, batch.continuation)
@@ -147,7 +150,7 @@ def test_the_seed_decides_and_the_world_is_left_alone(corpus: Corpus):
         torch.manual_seed(noise)
         before = torch.random.get_rng_state()
         trainer = Trainer(config(training={"seed": seed}), corpus, CPU, "float32")
-        for rows in trainer.plan()[:2]:
+        for rows in trainer.plan_epoch()[:2]:
             trainer.learn(gather(corpus.train, rows))
         assert torch.equal(torch.random.get_rng_state(), before)
         return torch.cat([p.detach().flatten() for p in trainer.trained.values()])
@@ -169,7 +172,7 @@ def test_memory_is_not_taken_anew_in_every_step_and_given_back_in_the_end():
     def resident() -> int:
         return resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1])
 
-    with keeping_memory():
+    with keep_memory():
         pages_taken()
         assert pages_taken() < 1000
         inside = resident()
@@ -178,7 +181,7 @@ def test_memory_is_not_taken_anew_in_every_step_and_given_back_in_the_end():
 
 def test_dropout_changes_from_step_to_step(corpus: Corpus):
     trainer = Trainer(config(core={"dropout": 0.5}, training={"learning_rate": 1e-30}), corpus, CPU, "float32")
-    batch = gather(corpus.train, trainer.plan()[0])
+    batch = gather(corpus.train, trainer.plan_epoch()[0])
     losses = {trainer.learn(batch)[0].loss for _ in range(3)}
     assert len(losses) == 3
 
@@ -188,7 +191,7 @@ def test_dropout_changes_from_step_to_step(corpus: Corpus):
 )
 def test_mixed_precision_learns(corpus: Corpus, core: str, precision: str):
     full, mixed = (Trainer(config(core={"kind": core}), corpus, CPU, p) for p in ("float32", precision))
-    batch = gather(corpus.train, full.plan()[0])
+    batch = gather(corpus.train, full.plan_epoch()[0])
     for _ in range(3):
         expected, _ = full.learn(batch)
         found, _ = mixed.learn(batch)
@@ -200,7 +203,7 @@ def test_mixed_precision_learns(corpus: Corpus, core: str, precision: str):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_cuda_learns_as_the_cpu_does(corpus: Corpus, precision: str):
     host, device = Trainer(config(), corpus, CPU), Trainer(config(), corpus, torch.device("cuda"), precision)
-    batch = gather(corpus.train, host.plan()[0])
+    batch = gather(corpus.train, host.plan_epoch()[0])
     for _ in range(3):
         assert device.learn(batch)[0].loss == pytest.approx(host.learn(batch)[0].loss, rel=0.05)
 
@@ -208,12 +211,12 @@ def test_cuda_learns_as_the_cpu_does(corpus: Corpus, precision: str):
 def test_steps_that_the_scaler_leaves_out_are_none_of_adam_s(corpus: Corpus):
     """A scale far too large makes the first gradients infinite; a restored trainer goes on exactly as this one."""
     trainer, again = (Trainer(config(), corpus, CPU, "float16") for _ in range(2))
-    batch = gather(corpus.train, trainer.plan()[0])
+    batch = gather(corpus.train, trainer.plan_epoch()[0])
     trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
     norms = [trainer.learn(batch)[1] for _ in range(30)]
     assert not math.isfinite(norms[0])
     assert math.isfinite(norms[-1])
-    tensors, notes = trainer.state()
+    tensors, notes = trainer.get_state()
     again.restore({name: tensor.clone() for name, tensor in tensors.items()}, json.loads(json.dumps(notes)))
     for _ in range(2):
         assert trainer.learn(batch) == again.learn(batch)
@@ -254,10 +257,10 @@ def test_the_rate_is_halved_and_training_ends_when_nothing_gets_better(corpus: C
     losses = iter([5.0, 4.0, 4.5, 4.0, 3.0, 3.5, 3.1, 3.2])
     real = evaluate
 
-    def scripted(model, split, device, progress=iter):
+    def scripted(model, split, device, watch=None, label=""):
         if split is corpus.splits["valid"] and (loss := next(losses, None)) is not None:
             return Likelihood(loss, 1)
-        return real(model, split, device, progress)
+        return real(model, split, device)
 
     monkeypatch.setattr("eosin.training.trainer.evaluate", scripted)
     folder = tmp_path / "run"
@@ -286,7 +289,7 @@ def test_a_falling_rate_is_a_line_to_zero_at_the_last_step(corpus: Corpus, tmp_p
     """And Adam steps at the rate that is told."""
     settings = {"falling": True, "learning_rate": 0.01, "anneal": 1.0, "epochs": 3, "log_every": 1}
     train(config(training=settings), corpus, tmp_path / "run")
-    steps = 3 * len(in_order(corpus.train.lengths, 32))
+    steps = 3 * len(plan_by_length(corpus.train.lengths, 32))
     assert used == pytest.approx([0.01 * (1 - step / steps) for step in range(steps)])
     told = [event["rate"] for event in log_of(tmp_path / "run") if event["event"] == "step"]
     assert told == pytest.approx([*used[1:], 0])
@@ -296,7 +299,7 @@ def test_a_falling_rate_is_a_line_to_zero_at_the_last_step(corpus: Corpus, tmp_p
 def test_a_rate_rises_in_a_line_to_its_full_height(falling: bool, corpus: Corpus, tmp_path: Path, used: list[float]):
     settings = {"warmup": 4, "falling": falling, "learning_rate": 0.01, "anneal": 1.0, "epochs": 3}
     train(config(training=settings), corpus, tmp_path / "run")
-    steps = 3 * len(in_order(corpus.train.lengths, 32))
+    steps = 3 * len(plan_by_length(corpus.train.lengths, 32))
     full = [0.01 * (1 - step / steps if falling else 1) for step in range(steps)]
     assert steps > 6
     assert used[:4] == pytest.approx([rate * share for rate, share in zip(full, (0.25, 0.5, 0.75, 1), strict=False)])
@@ -306,7 +309,7 @@ def test_a_rate_rises_in_a_line_to_its_full_height(falling: bool, corpus: Corpus
 def test_the_log_has_every_number(corpus: Corpus, tmp_path: Path):
     train(config(), corpus, tmp_path / "run")
     events = log_of(tmp_path / "run")
-    batches = len(in_order(corpus.train.lengths, 32))
+    batches = len(plan_by_length(corpus.train.lengths, 32))
     assert [event["event"] for event in events].count("epoch") == 3
     steps = [event for event in events if event["event"] == "step"]
     assert [event["step"] for event in steps] == list(range(2, 3 * batches + 1, 2))
@@ -328,9 +331,8 @@ def test_tensorboard_gets_the_curves(corpus: Corpus, tmp_path: Path):
 def test_tensorboard_has_every_point_once_after_a_stop(corpus: Corpus, tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    asked = iter(range(9))
     with pytest.raises(Stopped):
-        train(config(), corpus, tmp_path / "run", stopping=lambda: next(asked, None) is None)
+        train(config(), corpus, tmp_path / "run", watch=stop_after(9))
     train(config(), corpus, tmp_path / "run")
     curves = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     curves.Reload()
@@ -354,10 +356,10 @@ def test_a_run_that_was_stopped_goes_on(corpus: Corpus, tmp_path: Path, after: i
     whole = train(config(), corpus, tmp_path / "whole")
     result = None
     while result is None:
-        asked = iter(range(after))
+        watch = stop_after(after)
         after += 1  # the last evaluation has to get through some day
         with suppress(Stopped):
-            result = train(config(), corpus, tmp_path / "run", stopping=lambda asked=asked: next(asked, None) is None)
+            result = train(config(), corpus, tmp_path / "run", watch=watch)
     assert result == whole
     assert log_of(tmp_path / "run") == log_of(tmp_path / "whole")
     assert (tmp_path / "run/weights.safetensors").read_bytes() == (tmp_path / "whole/weights.safetensors").read_bytes()
@@ -368,7 +370,7 @@ def test_a_run_that_was_stopped_goes_on(corpus: Corpus, tmp_path: Path, after: i
 CHILD = """
 import os, pathlib, signal, sys
 from eosin.cli import main as cli
-from eosin.training import events, loop, trainer
+from eosin.training import log, loop, trainer
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -398,15 +400,15 @@ def of(name):
         return any(name in str(argument) for argument in (*arguments, *named.values()))
     return concerned
 
-def half_a_line(real, log, event):
-    with log.path.open("a") as file:
+def half_a_line(real, lines, event):
+    with lines.path.open("a") as file:
         file.write('{"event": "st')
 
 POINT, NUMBER = sys.argv[1], int(sys.argv[2])
 if POINT == "in a step":
-    loop.Trainer._clip = dying(loop.Trainer._clip, before)
+    trainer.Trainer._clip = dying(trainer.Trainer._clip, before)
 elif POINT == "after a step":
-    loop.Trainer.learn = dying(loop.Trainer.learn, after)
+    trainer.Trainer.learn = dying(trainer.Trainer.learn, after)
 elif POINT == "in the middle of a file":
     pathlib.Path.write_bytes = dying(pathlib.Path.write_bytes, halfway)
 elif POINT == "before a file gets its name":
@@ -414,7 +416,7 @@ elif POINT == "before a file gets its name":
 elif POINT == "after a file got its name":
     os.replace = dying(os.replace, after)
 elif POINT == "in a line of the log":
-    events.Log.hear = dying(events.Log.hear, half_a_line)
+    log.Log.write = dying(log.Log.write, half_a_line)
 elif POINT == "in validation":
     trainer.evaluate = dying(trainer.evaluate, before)
 elif POINT == "in the middle of the weights":
@@ -422,9 +424,9 @@ elif POINT == "in the middle of the weights":
 elif POINT == "between the weights and the state":
     os.replace = dying(os.replace, after, of("weights"))
 elif POINT == "after an epoch is logged":
-    events.Log.hear = dying(events.Log.hear, after, of("'event': 'epoch'"))
+    log.Log.write = dying(log.Log.write, after, of("kind='epoch'"))
 elif POINT == "after the end is logged":
-    events.Log.hear = dying(events.Log.hear, after, of("'event': 'end'"))
+    log.Log.write = dying(log.Log.write, after, of("kind='end'"))
 elif POINT == "in the middle of the state":
     pathlib.Path.write_bytes = dying(pathlib.Path.write_bytes, halfway, of("resume"))
 cli.main(sys.argv[3:])
@@ -496,15 +498,8 @@ def test_the_state_is_let_go_when_the_run_is_over(place: Path):
 @pytest.fixture
 def stopped(corpus: Corpus, tmp_path: Path) -> Path:
     """A run in its second epoch."""
-    steps = 0
-
-    def stopping() -> bool:
-        nonlocal steps
-        steps += 1
-        return steps == 10
-
     with pytest.raises(Stopped):
-        train(config(), corpus, tmp_path / "run", stopping=stopping)
+        train(config(), corpus, tmp_path / "run", watch=stop_after(9))
     return tmp_path / "run"
 
 
@@ -551,9 +546,8 @@ def test_a_missing_file_is_refused_and_the_others_are_left(stopped: Path, corpus
 
 @pytest.mark.parametrize("name", [RESUME, "weights.safetensors"])
 def test_a_file_of_another_run_is_refused(stopped: Path, corpus: Corpus, tmp_path: Path, name: str):
-    asked = iter(range(9))
     with pytest.raises(Stopped):
-        train(config(training={"seed": 1}), corpus, tmp_path / "other", stopping=lambda: next(asked, None) is None)
+        train(config(training={"seed": 1}), corpus, tmp_path / "other", watch=stop_after(9))
     (stopped / name).write_bytes((tmp_path / "other" / name).read_bytes())
     refused(stopped, corpus, "belongs to a different run")
     save_tensors(stopped / name, {}, {})
@@ -612,11 +606,11 @@ def test_another_precision_is_refused(stopped: Path, corpus: Corpus):
 
 
 def test_a_run_knows_its_corpus(stopped: Path, corpus: Corpus):
-    assert corpus_of(stopped).digest == corpus.digest
+    assert open_run(stopped).corpus.digest == corpus.digest
     text = (stopped / "corpus.toml").read_text(encoding="utf-8")
     (stopped / "corpus.toml").write_text(text.replace(corpus.digest[:5], "00000"), encoding="utf-8")
     with pytest.raises(BadInput, match="is not the corpus that"):
-        corpus_of(stopped)
+        assert open_run(stopped).corpus
 
 
 def test_the_number_of_threads_is_given_back(stopped: Path, corpus: Corpus):
@@ -686,19 +680,19 @@ def test_places_that_are_no_runs(tmp_path: Path, corpus: Corpus):
 
 def test_weights_that_are_not_there_yet(tmp_path: Path, corpus: Corpus):
     with pytest.raises(Stopped):
-        train(config(), corpus, tmp_path / "run", stopping=lambda: True)
+        train(config(), corpus, tmp_path / "run", watch=stop_after(0))
     with pytest.raises(BadInput, match="its first epoch is not over"):
         eosin.load(tmp_path / "run")
 
 
 def test_a_run_belongs_to_one_process(tmp_path: Path, corpus: Corpus):
-    def nested() -> bool:
+    def nested(event: Event) -> None:
         with pytest.raises(BadInput, match="another process is training in"):
             train(config(), corpus, tmp_path / "run")
-        return True
+        raise Stopped
 
     with pytest.raises(Stopped):
-        train(config(), corpus, tmp_path / "run", stopping=nested)
+        train(config(), corpus, tmp_path / "run", watch=nested)
 
 
 def test_fewer_sentences_than_a_batch(tmp_path: Path, corpus: Corpus):

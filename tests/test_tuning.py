@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from texts import real_sentences, write_lines
 from torch.testing import assert_close
+from watches import stop_after, stop_now
 
 transformers = pytest.importorskip("transformers")
 import tokenizers  # noqa: E402
@@ -21,10 +22,11 @@ import eosin  # noqa: E402
 from eosin.cli.main import main  # noqa: E402
 from eosin.data.corpus import Corpus  # noqa: E402
 from eosin.errors import BadInput  # noqa: E402
-from eosin.hub.tuning import Tuning, load_tuned  # noqa: E402
+from eosin.events import Stopped  # noqa: E402
+from eosin.hub.tuning import Tuning  # noqa: E402
 from eosin.models.heads import HEADS, SelfTerminating  # noqa: E402
 from eosin.training.evaluation import evaluate  # noqa: E402
-from eosin.training.loop import Stopped, train  # noqa: E402
+from eosin.training.loop import train  # noqa: E402
 
 END, CONTEXT = "<|endoftext|>", 10
 CPU = torch.device("cpu")
@@ -62,12 +64,12 @@ def settings(place: Path, **changes: dict[str, object]) -> Tuning:
         "head": {"kind": "st", "epsilon": 0.01},
         "training": {"steps": 7, "validate_every": 3, "tokens": 128, "learning_rate": 1e-2, "log_every": 2},
     }
-    return Tuning.of({section: {**values, **changes.get(section, {})} for section, values in table.items()})
+    return Tuning.from_table({section: {**values, **changes.get(section, {})} for section, values in table.items()})
 
 
 @pytest.fixture(scope="module")
 def corpus(place: Path) -> Corpus:
-    return settings(place).corpus(place)
+    return settings(place).open_corpus(place)
 
 
 def test_a_line_is_a_sequence(place: Path, corpus: Corpus):
@@ -87,34 +89,36 @@ def test_a_line_is_a_sequence(place: Path, corpus: Corpus):
     )
     assert words.eos_token_id not in corpus.contexts("random", 50)
     assert corpus.contexts("random", 50).shape == (50, CONTEXT)
-    again = settings(place).corpus(place)  # from its files
+    again = settings(place).open_corpus(place)  # from its files
     assert (again.digest, again.layout) == (corpus.digest, corpus.layout)
 
 
 def test_batches_hold_at_most_so_many_tokens_and_every_line_once(place: Path, corpus: Corpus):
-    trainer = settings(place, training={"steps": 10_000, "validate_every": 10_000}).trainer(corpus, CPU, "float32")
-    plan, lines = trainer.plan(), len(corpus.train)
+    trainer = settings(place, training={"steps": 10_000, "validate_every": 10_000}).build_trainer(
+        corpus, CPU, "float32"
+    )
+    plan, lines = trainer.plan_epoch(), len(corpus.train)
     assert len(plan) == 10_000
     seen: list[int] = []
     for rows in plan:
-        batch = trainer.batch(rows)
+        batch = trainer.gather_batch(rows)
         assert (batch.continuation.shape[1] + 1) * len(rows) <= 128
         seen += rows.tolist()
     passes = [sorted(seen[start : start + lines]) for start in range(0, len(seen) - lines, lines)]
     assert len(passes) > 10
     assert all(each == list(range(lines)) for each in passes)
     longest = corpus.train.lengths.argmax()[None]
-    short = settings(place, training={"tokens": 20}).trainer(corpus, CPU, "float32")
-    assert corpus.train.lengths[longest] > 19 == short.batch(longest).continuation.shape[1]
+    short = settings(place, training={"tokens": 20}).build_trainer(corpus, CPU, "float32")
+    assert corpus.train.lengths[longest] > 19 == short.gather_batch(longest).continuation.shape[1]
 
 
 def test_a_token_counts_the_same_in_batches_of_any_size(place: Path, corpus: Corpus):
     """Gradients of batches add up."""
     still = {"learning_rate": 1e-30, "clip": 1e9}
-    trainer = settings(place, training=still).trainer(corpus, CPU, "float32")
+    trainer = settings(place, training=still).build_trainer(corpus, CPU, "float32")
     trainer.model.eval()  # without dropout
     shortest = corpus.train.lengths.argsort()[:3]
-    (_, once), (_, thrice) = (trainer.learn(trainer.batch(rows)) for rows in (shortest, shortest.repeat(3)))
+    (_, once), (_, thrice) = (trainer.learn(trainer.gather_batch(rows)) for rows in (shortest, shortest.repeat(3)))
     assert thrice == pytest.approx(3 * once, rel=1e-4)
 
 
@@ -127,7 +131,7 @@ def test_the_rate_falls_to_zero_and_the_best_weights_are_kept(place: Path, corpu
     assert [event["step"] for event in looks] == [3, 6, 7]
     best = min(event["valid_perplexity"] for event in looks)
     assert result["valid_perplexity"] == pytest.approx(best, rel=1e-5)
-    model = load_tuned(tmp_path / "run")
+    model = eosin.load(tmp_path / "run")
     assert evaluate(model, corpus.splits["test"], CPU).perplexity == pytest.approx(result["test_perplexity"], rel=1e-5)
     assert best < evaluate(settings(place).tuned.build(), corpus.splits["valid"], CPU).perplexity
 
@@ -135,19 +139,18 @@ def test_the_rate_falls_to_zero_and_the_best_weights_are_kept(place: Path, corpu
 def test_a_run_that_was_stopped_ends_with_the_same_bits(place: Path, corpus: Corpus, tmp_path: Path):
     train(settings(place), corpus, tmp_path / "whole")
     for calls in (1, 3, 2, 5, 1000):
-        left = iter(range(calls))
         try:
-            train(settings(place), corpus, tmp_path / "cut", stopping=lambda left=left: next(left, None) is None)
+            train(settings(place), corpus, tmp_path / "cut", watch=stop_after(calls))
         except Stopped:
             continue
-    whole, cut = (load_tuned(tmp_path / name).state_dict() for name in ("whole", "cut"))
+    whole, cut = (eosin.load(tmp_path / name).state_dict() for name in ("whole", "cut"))
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
 def test_without_steps_a_model_is_measured_as_it_comes(place: Path, corpus: Corpus, tmp_path: Path):
     config = settings(place, training={"steps": 0}, head={"kind": "nmst"})
     with pytest.raises(Stopped):
-        train(config, corpus, tmp_path / "run", stopping=lambda: True)
+        train(config, corpus, tmp_path / "run", watch=stop_now)
     result = train(config, corpus, tmp_path / "run")
     pretrained, run = config.tuned.build(), eosin.load(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(pretrained.parameters(), run.parameters(), strict=True))
@@ -169,8 +172,12 @@ def test_a_finished_run_is_opened_by_eosin_and_by_transformers(
     head: dict[str, object], place: Path, corpus: Corpus, tmp_path: Path
 ):
     config = settings(place, training={"steps": 2})
-    config = Tuning.of(
-        {**config.given, "data": {"source": str(place / "text.txt"), "context": CONTEXT, "short": "drop"}, "head": head}
+    config = Tuning.from_table(
+        {
+            **config.sections,
+            "data": {"source": str(place / "text.txt"), "context": CONTEXT, "short": "drop"},
+            "head": head,
+        }
     )
     train(config, corpus, tmp_path / "run")
     ours = eosin.load(tmp_path / "run")
@@ -261,7 +268,7 @@ def test_the_papers_numbers_of_gpt2_are_the_papers():
 def test_special_tokens_in_a_text_are_text(place: Path, tmp_path: Path):
     lines = [f"{line} {END} and on it goes" for line in real_sentences(60)]
     config = settings(place, data={"source": str(write_lines(tmp_path / "text.txt", lines))})
-    corpus = config.corpus(tmp_path)
+    corpus = config.open_corpus(tmp_path)
     for example in corpus.train:
         assert example.continuation.tolist().count(0) == 1
 
@@ -269,20 +276,20 @@ def test_special_tokens_in_a_text_are_text(place: Path, tmp_path: Path):
 def test_a_corpus_of_another_tokenizer_is_not_taken_for_the_same(place: Path, tmp_path: Path):
     model = shutil.copytree(place / "gpt2", tmp_path / "gpt2")
     config = settings(place, pretrained={"model": str(model)})
-    config.corpus(tmp_path)
+    config.open_corpus(tmp_path)
     table = json.loads((model / "tokenizer.json").read_text())
     vocab = table["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     (model / "tokenizer.json").write_text(json.dumps(table))
     with pytest.raises(BadInput, match="with another tokenizer"):
-        config.corpus(tmp_path)
+        config.open_corpus(tmp_path)
 
 
 def test_lines_longer_than_the_positions_are_cut_off_in_evaluation(place: Path, tmp_path: Path):
     long = " ".join(real_sentences(60))
     text = write_lines(tmp_path / "text.txt", [*real_sentences(60), *[long] * 20])
     config = settings(place, data={"source": str(text)}, training={"steps": 1})
-    corpus = config.corpus(tmp_path)
+    corpus = config.open_corpus(tmp_path)
     assert corpus.splits["valid"].lengths.max() > 512
     assert train(config, corpus, tmp_path / "run")["valid_perplexity"] > 1
     with pytest.raises(BadInput, match="more than the 512 positions"):
@@ -308,7 +315,7 @@ def test_a_full_disk_while_exporting_is_one_line_and_the_same_command_goes_on(
 def test_a_finished_run_needs_nothing_else(place: Path, corpus: Corpus, tmp_path: Path):
     model = shutil.copytree(place / "gpt2", tmp_path / "gpt2")
     config = settings(place, pretrained={"model": str(model)})
-    train(config, config.corpus(tmp_path), tmp_path / "run")
+    train(config, config.open_corpus(tmp_path), tmp_path / "run")
     shutil.rmtree(model)
     assert eosin.load(tmp_path / "run").eos_ids == (0,)
 
@@ -340,14 +347,16 @@ def test_nonsense_is_one_line(place: Path, corpus: Corpus, tmp_path: Path):
         ({"pretrained": {}}, "lacks 'model'"),
     ]:
         with pytest.raises(BadInput, match=said):
-            Tuning.of(
-                {**settings(place).given, "data": {}, **changes} if "pretrained" in changes else _with(place, changes)
+            Tuning.from_table(
+                {**settings(place).sections, "data": {}, **changes}
+                if "pretrained" in changes
+                else _with(place, changes)
             )
     with pytest.raises(BadInput, match="not a model that transformers can open"):
         settings(place, pretrained={"model": str(tmp_path / "nothing")}).tuned.build()
     for section in ("data", "pretrained", "training", "head"):
         with pytest.raises(BadInput, match="must be a section"):
-            Tuning.of({**settings(place).given, section: 3})
+            Tuning.from_table({**settings(place).sections, section: 3})
     with pytest.raises(BadInput, match=r"data\.context is 3"):
         train(settings(place, data={"context": 3}), corpus, tmp_path / "run")
     other = shutil.copytree(place / "gpt2", tmp_path / "other")
@@ -356,10 +365,10 @@ def test_nonsense_is_one_line(place: Path, corpus: Corpus, tmp_path: Path):
     run = tmp_path / "begun"
     run.mkdir()
     (run / "config.toml").write_text('[pretrained]\nmodel = "x"\n')
-    with pytest.raises(BadInput, match="has not been validated yet"):
+    with pytest.raises(BadInput, match="its first epoch is not over"):
         eosin.load(run)
 
 
 def _with(place: Path, changes: dict[str, dict[str, object]]) -> dict[str, object]:
-    given = {section: dict(values) for section, values in settings(place).given.items()}
+    given = {section: dict(values) for section, values in settings(place).sections.items()}
     return {**given, **{section: {**given[section], **values} for section, values in changes.items()}}

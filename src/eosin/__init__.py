@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eosin.decoding.trace import Trace as Trace
     from eosin.decoding.trace import trace as trace
     from eosin.guarantees.certificate import certify as certify
-    from eosin.models.checkpoint import load as load
+    from eosin.loading import load as load
     from eosin.models.heads import HEADS as HEADS
     from eosin.models.neural_lm import CORES as CORES
     from eosin.models.neural_lm import NeuralLM as NeuralLM

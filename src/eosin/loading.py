@@ -1,42 +1,57 @@
-"""`eosin.load`: a trained or fine-tuned run, or with hf: before its name a causal language model of Hugging Face."""
+"""`eosin.load`: one loader for trained runs, fine-tuned runs and, after `hf:`, models of Hugging Face."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eosin.errors import BadInput
-from eosin.models import checkpoint
-from eosin.settings import Table, read_toml
+from eosin.models.checkpoint import CONFIG
+from eosin.models.neural_lm import NeuralLM
+from eosin.settings import Table
+from eosin.storage.files import BUNDLED_RUNS
 from eosin.training.config import Config
+from eosin.training.run import PRETRAINED, Run, RunSettings, read_config
+
+if TYPE_CHECKING:
+    from eosin.hub.causal_lm import CausalLM
 
 HUB = "hf:"
-PRETRAINED = "pretrained"
-"""The section that only the settings of a fine-tuning have."""
 
 
-def load(name: Path | str) -> Any:
-    """A model that is ready to decode: of a run directory, `demo`, or hf: and a folder, a .gguf file or a hub id."""
+def load(name: Path | str) -> NeuralLM | CausalLM:
+    """A model that is ready to decode.
+
+    name  a run directory or a bundled run such as `demo`; or hf: and a model folder, a .gguf file or a hub id
+    """
     if str(name).startswith(HUB):
-        return hub("loading").load_causal(str(name).removeprefix(HUB))[0]
-    folder = checkpoint.run_folder(name)
-    return hub("tuning").load_tuned(folder) if is_tuned(folder) else checkpoint.load(name)
+        return import_hub("loading").load_causal(str(name).removeprefix(HUB))[0]
+    return open_run(name).model
 
 
-def is_tuned(folder: Path) -> bool:
-    """Whether a run directory is of a fine-tuning."""
-    config = folder / checkpoint.CONFIG
-    return config.is_file() and PRETRAINED in read_toml(config)
+def open_run(name: Path | str) -> Run:
+    """A run directory, or a bundled run by its name."""
+    bundled = BUNDLED_RUNS / str(name)
+    folder = bundled if not (Path(name) / CONFIG).is_file() and (bundled / CONFIG).is_file() else Path(name)
+    if not (folder / CONFIG).is_file():
+        hint = f"say {HUB}{name} for a model of Hugging Face" if is_hub_model(folder) else "`eosin train` makes one"
+        raise BadInput(f"{name} is not a run directory: it has no {CONFIG}; {hint}")
+    table = read_config(folder)
+    return Run(folder, table, parse_settings(table))
 
 
-def settings_of(table: Table) -> Any:
-    """Of a model to be trained, or of a pretrained one to be fine-tuned."""
-    return hub("tuning").Tuning.of(table) if PRETRAINED in table else Config.of(table)
+def is_hub_model(path: Path) -> bool:
+    return (path / "config.json").is_file() or path.suffix == ".gguf"
 
 
-def hub(module: str) -> Any:
-    """A module that needs transformers, if that is installed."""
+def parse_settings(table: Table) -> RunSettings:
+    """The settings of a model to train or, with a section [pretrained], to fine-tune."""
+    return import_hub("tuning").Tuning.from_table(table) if PRETRAINED in table else Config.from_table(table)
+
+
+def import_hub(module: str) -> Any:
+    """A module of eosin.hub, which needs transformers."""
     try:
         return import_module(f"eosin.hub.{module}")
     except ImportError as error:

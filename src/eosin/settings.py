@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import json
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from eosin.errors import BadInput
 
-Made = TypeVar("Made")
+Built = TypeVar("Built")
 Table = Mapping[str, Any]
 
 
@@ -35,7 +38,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it can be written as JSON too: TOML has dates besides."""
+    """Whether JSON can hold the value. TOML has dates, and JSON has none."""
     try:
         json.dumps(value)
     except TypeError:
@@ -43,43 +46,44 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def with_bases(path: Path, above: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The tables of a settings file and of those it starts from (`base = "other.toml"`), the first of them first."""
+def read_with_bases(path: Path, seen: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
+    """The tables of a settings file and of the files it starts from (`base = "other.toml"`), the base first."""
     table = read_toml(path)
     base = table.pop("base", None)
     if base is None:
         return [table]
     if not isinstance(base, str):
         raise BadInput(f"base must be the name of a settings file, got {base!r} in {path}")
-    if path.resolve() in above:
-        raise BadInput(f"{path} starts from itself: base goes round in a circle")
-    return [*with_bases(path.parent / base, (*above, path.resolve())), table]
+    if path.resolve() in seen:
+        raise BadInput(f"{path} starts from itself: its bases form a circle")
+    return [*read_with_bases(path.parent / base, (*seen, path.resolve())), table]
 
 
-def to_toml(sections: Mapping[str, Table]) -> str:
-    """Sections of plain values."""
-    parts = [
-        f"[{name}]\n" + "".join(f"{key} = {_written(value)}\n" for key, value in section.items())
-        for name, section in sections.items()
-    ]
-    return "\n".join(parts)
+def get_section(table: Table, name: str, path: Path) -> dict[str, Any]:
+    """A section of a file that this package wrote; empty if there is none."""
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} is damaged: {name} should be a section, and is {found!r}")
+    return found
 
 
-def _written(value: Any) -> str:
-    # a JSON string, number, boolean or list of them is one in TOML too
-    return json.dumps(value, ensure_ascii=False)
+def lists_to_tuples(table: Table) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
-def assigned(assignment: str) -> dict[str, dict[str, Any]]:
-    """What `section.key=value` sets."""
+# changes of settings
+
+
+def parse_assignment(assignment: str) -> dict[str, dict[str, Any]]:
+    """`section.key=value` as a table."""
     name, equals, value = assignment.partition("=")
     section, dot, key = name.strip().partition(".")
     if not (equals and dot and key):
         raise BadInput(f"a setting is given as section.key=value, for example training.epochs=3; got {assignment!r}")
-    return {section: {key: _value(value.strip())}}
+    return {section: {key: _parse_value(value.strip())}}
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -87,37 +91,59 @@ def _value(text: str) -> Any:
     return value if _is_plain(value) else text
 
 
-def section(table: Table, name: str, path: Path) -> dict[str, Any]:
-    """A section of a file that a program wrote; empty where there is none."""
-    found = table.get(name, {})
-    if not isinstance(found, dict):
-        raise BadInput(f"{path} is damaged: {name} should be a section, and is {found!r}")
-    return found
+def keep_all(before: Table, change: Table) -> Table:
+    return before
 
 
-def shown(value: Any) -> str:
-    """As it was written: a list, and not the tuple that it became."""
-    return repr(list(value) if isinstance(value, tuple) else value)
+def merge(base: Table, *changes: Table, inherit: Callable[[Table, Table], Table] = keep_all) -> dict[str, Any]:
+    """Merge tables section by section; later settings win.
+
+    `inherit(before, change)` says which settings of a section remain under a change of it.
+    """
+    merged = dict(base)
+    for change in changes:
+        for name, settings in change.items():
+            before = merged.get(name, {})
+            both = isinstance(settings, dict) and isinstance(before, dict)
+            merged[name] = {**inherit(before, settings), **settings} if both else settings
+    return merged
 
 
-def with_tuples(table: Table) -> dict[str, Any]:
-    """Lists as tuples, for what is never changed."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+def expand_sweep(sweep: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
+    """Each combination of a sweep over settings, such as {"core.width": [128, 256], "core.kind": ["gru"]}."""
+    return (dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values()))
 
 
-def parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def list_changes(settings: Table) -> list[dict[str, dict[str, Any]]]:
+    """{"core.width": 128, "core.kind": "gru"} as one table for each setting."""
+    names = ((name.split(".", 1), value) for name, value in settings.items())
+    return [{section: {key: value}} for (section, key), value in names]
+
+
+def label_settings(settings: Table) -> str:
+    """A file name for a combination of a sweep: a kind stands alone, other values follow the name of the setting."""
+    words = (
+        value if name.endswith(".kind") else f"{name.split('.', 1)[1]}-{value}" for name, value in settings.items()
+    )
+    return "-".join(re.sub(r"[^\w.+-]+", "_", str(word).lower()) for word in words)
+
+
+# settings and what they set
+
+
+def get_parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found = inspect.signature(make).parameters
     return {name: it for name, it in found.items() if it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)}
 
 
-def resolved(make: Callable[..., Any], table: Table, section: str) -> dict[str, Any]:
-    """Every setting of `make`: the values of the table, checked, and the defaults of the rest."""
-    known = parameters(make)
-    wanted = _types(make)
+def resolve(make: Callable[..., Any], table: Table, section: str) -> dict[str, Any]:
+    """Every setting of `make`: the checked values of the table, and defaults for the rest."""
+    known = get_parameters(make)
+    wanted = _get_types(make)
     for key, value in table.items():
         check_known(key, known, f"a setting of [{section}]")
-        if not fits(value, wanted[key]):
-            raise BadInput(f"[{section}] {key} must be {_described(wanted[key])}, got {shown(value)}")
+        if not is_of_type(value, wanted[key]):
+            raise BadInput(f"[{section}] {key} must be {_describe_type(wanted[key])}, got {_describe_value(value)}")
     missing = [key for key, it in known.items() if it.default is inspect.Parameter.empty and key not in table]
     if missing:
         raise BadInput(f"[{section}] lacks {missing[0]!r}, which has no default")
@@ -125,9 +151,9 @@ def resolved(make: Callable[..., Any], table: Table, section: str) -> dict[str, 
     return {key: float(value) if wanted[key] is float else value for key, value in values.items()}
 
 
-def build(make: Callable[..., Made], table: Table, section: str) -> Made:
-    """What the settings make; what the maker says against a value becomes one clear line."""
-    values = resolved(make, table, section)
+def build(make: Callable[..., Built], table: Table, section: str) -> Built:
+    """Call `make` with its settings. A ValueError about a value becomes one clear line."""
+    values = resolve(make, table, section)
     try:
         return make(**values)
     except BadInput:
@@ -136,65 +162,82 @@ def build(make: Callable[..., Made], table: Table, section: str) -> Made:
         raise BadInput(f"[{section}] {error}") from error
 
 
-def resolved_kind(kinds: Mapping[str, Callable[..., Any]], table: Table, section: str) -> dict[str, Any]:
-    """The settings of one member of a table of kinds; `kind` says which."""
+def resolve_kind(kinds: Mapping[str, Callable[..., Any]], table: Table, section: str) -> dict[str, Any]:
+    """Every setting of one member of a table of kinds; the setting `kind` names the member."""
     if "kind" not in table:
         raise BadInput(f"[{section}] lacks 'kind'; it is one of {', '.join(kinds)}")
     check_known(table["kind"], kinds, f"a kind of {section}")
     rest = {key: value for key, value in table.items() if key != "kind"}
-    return {"kind": table["kind"], **resolved(kinds[table["kind"]], rest, section)}
+    return {"kind": table["kind"], **resolve(kinds[table["kind"]], rest, section)}
 
 
-def build_kind(kinds: Mapping[str, Callable[..., Made]], table: Table, section: str) -> Made:
-    settings = resolved_kind(kinds, table, section)
+def build_kind(kinds: Mapping[str, Callable[..., Built]], table: Table, section: str) -> Built:
+    settings = resolve_kind(kinds, table, section)
     return build(kinds[settings.pop("kind")], settings, section)
+
+
+def check_sections(table: Table, known: Iterable[str], file: str) -> None:
+    """Check that a table has known sections only."""
+    for name, settings in table.items():
+        check_known(name, known, f"a section of {file}")
+        if not isinstance(settings, dict):
+            raise BadInput(f"[{name}] must be a section, got {name} = {settings!r}")
 
 
 def check_known(name: object, known: Iterable[str], what: str) -> None:
     known = list(known)
-    if name in known:
-        return
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}" if known else "there are none"
-    raise BadInput(f"{name!r} is not {what}; {hint}")
+    if name not in known:
+        raise BadInput(f"{name!r} is not {what}; {suggest(str(name), known)}")
 
 
-def _types(make: Any) -> dict[str, Any]:
-    whole = getattr(make, "func", make)  # what a functools.partial is a part of
-    return typing.get_type_hints(whole.__init__ if inspect.isclass(whole) else whole)
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}" if known else "there are none"
 
 
-def fits(value: Any, kind: Any) -> bool:
-    """Whether a value out of a file is of a kind, down to its entries."""
+def _get_types(make: Any) -> dict[str, Any]:
+    function = make.func if isinstance(make, partial) else make
+    return typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)
+
+
+def is_of_type(value: Any, kind: Any) -> bool:
+    """Whether a value from a file has a type, entries included."""
     if kind is Any:
         return True
     members = typing.get_args(kind)
     if isinstance(kind, types.UnionType):
-        return any(fits(value, member) for member in members)
+        return any(is_of_type(value, member) for member in members)
     kind = typing.get_origin(kind) or kind
     if kind is dict and members:
-        return isinstance(value, dict) and all(fits(each, members[1]) for each in value.values())
+        return isinstance(value, dict) and all(is_of_type(each, members[1]) for each in value.values())
     if kind in (tuple, list) and members:
-        return isinstance(value, kind) and all(fits(each, members[0]) for each in value)
+        return isinstance(value, kind) and all(is_of_type(each, members[0]) for each in value)
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)
 
 
 def check_kinds(table: Table, kinds: Mapping[str, Any]) -> None:
-    """Raise a ValueError where a table out of a file lacks a key, or has a value of another kind for it."""
+    """Raise a ValueError if a table from a file lacks a key, or has a value of another type for it."""
     for key, kind in kinds.items():
         if key not in table:
             raise ValueError(f"it lacks {key!r}")
-        if not fits(table[key], kind):
-            raise ValueError(f"{key} must be {_described(kind)}, got {shown(table[key])}")
+        if not is_of_type(table[key], kind):
+            raise ValueError(f"{key} must be {_describe_type(kind)}, got {_describe_value(table[key])}")
 
 
-def _described(kind: Any) -> str:
+def _describe_value(value: Any) -> str:
+    """As in the file: a list, not the tuple made from it."""
+    return repr(list(value) if isinstance(value, tuple) else value)
+
+
+def _describe_type(kind: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", Any: "a value"}
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
-        return f"a table, each entry of it {_described(members[1])}"
+        return f"a table, each entry of it {_describe_type(members[1])}"
     if origin in (tuple, list):
-        return f"a list, each entry of it {_described(members[0])}"
+        return f"a list, each entry of it {_describe_type(members[0])}"
     return " or ".join(names.get(member, str(member)) for member in members or (kind,))

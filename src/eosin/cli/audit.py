@@ -15,7 +15,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from eosin.auditing.audit import Audit, audit
-from eosin.cli.subjects import Subject, add_subject_options, opened_subject
+from eosin.cli.subjects import Subject, add_subject_options, open_subject
 from eosin.contracts import Decoder
 from eosin.data.prompts import read_prompts
 from eosin.data.sources import CONTEXTS
@@ -125,7 +125,7 @@ def check_files(options: argparse.Namespace) -> None:
 
 def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]:
     """An audit of a model, and the file of its records; beside a bundled run none is made."""
-    subject = opened_subject(name, options)
+    subject = open_subject(name, options)
     decoders = decoders_of(options.decoders)
     prefixes = prefixes_of(subject, options)
     out = options.out
@@ -133,7 +133,7 @@ def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]
         out = subject.audits / default_name(options, len(prefixes))
     if out and options.completions and real(options.completions) in (real(out), real(cycles_path(out))):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
-    about = {**subject.about(), "contexts_from": origin_of(options), "dtype": options.dtype}
+    about = {**subject.describe(), "contexts_from": origin_of(options), "dtype": options.dtype}
     try:
         with watching(options, out, len(prefixes) * len(decoders), subject.tokenizer) as watch:
             return audit(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from eosin.auditing.identity import differences, identity
-from eosin.cli.subjects import Subject, add_subject_options, opened_subject
+from eosin.cli.subjects import Subject, add_subject_options, open_subject
 from eosin.cli.terminal import printable
 from eosin.contracts import Generative
 from eosin.decoding.floor import Floor
@@ -42,7 +42,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    subject = opened_subject(options.subject, options)
+    subject = open_subject(options.subject, options)
     model = subject.model
     if options.check is not None:
         check(subject, options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eosin.cli.subjects import Subject, add_subject_options, opened_subject
+from eosin.cli.subjects import Subject, add_subject_options, open_subject
 from eosin.contracts import Decoder
 from eosin.decoding.decode import whole
 from eosin.decoding.spec import parse_decoder
@@ -35,7 +35,7 @@ def add_decoding_options(verb: argparse.ArgumentParser) -> None:
 def opened(options: argparse.Namespace) -> Opened:
     """What the options name, if all of it can be used."""
     decoder = parse_decoder(options.decoder)
-    subject = opened_subject(options.subject, options)
+    subject = open_subject(options.subject, options)
     decoder.check(subject.model.vocab_size)
     whole("max_steps", options.max_steps, 1, 2**31)
     whole("seed", options.seed, 0, 2**64)

@@ -40,7 +40,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--tokenization", choices=list(TOKENIZATIONS), help="words, or byte-level BPE (default: bpe)")
     verb.add_argument(
-        "--vocab-size", type=int, metavar="N", help="most entries (default: all words of train and valid; BPE 19483)"
+        "--vocab-size", type=int, metavar="N", help="maximum size (default: all words of train and valid; BPE 19483)"
     )
     verb.add_argument("--context", type=int, metavar="K", help="tokens in a context, the paper's k (default: 10)")
     verb.add_argument(
@@ -56,11 +56,11 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--unknown",
         choices=["keep", "drop"],
-        help="sequences in which the text itself says <unk> (default: keep; the paper's BPE dataset drops them)",
+        help="sequences whose text contains <unk> (default: keep; the paper's BPE dataset drops them)",
     )
     verb.add_argument("--valid", metavar="FILE", help="a text file for validation (with --test)")
     verb.add_argument("--test", metavar="FILE", help="a text file for testing (with --valid)")
-    verb.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: a name under data/)")
+    verb.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write (default: a name under data/)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -69,18 +69,19 @@ def run(options: argparse.Namespace) -> None:
     settings = [{}] if "source" in given else [plain_settings(f"{kind}-tanh-softmax")["data"] for kind in kinds]
     if options.out and len(settings) > 1:
         raise BadInput("--out names one corpus, but without a source there are two; add --tokenization")
-    recipes = [build(Recipe, {**each, **given}, "data") for each in settings]
     prepared = {}
-    for recipe in recipes:
+    for recipe in (build(Recipe, {**each, **given}, "data") for each in settings):
         folder = options.out or recipe.folder
         prepared[str(folder)] = prepare(recipe, folder)
     if options.json:
         print(json.dumps({folder: corpus.statistics for folder, corpus in prepared.items()}))
-    else:
-        print(statistics_table(prepared))
+        return
+    print(format_statistics(prepared))
+    if "source" in given or options.out:
+        print(f"to train on it: eosin train SETTINGS --data {folder}")
 
 
-def statistics_table(prepared: dict[str, Corpus]) -> str:
+def format_statistics(prepared: dict[str, Corpus]) -> str:
     rows: list[tuple[str, dict[str, Any]]] = []
     for folder, corpus in prepared.items():
         rows.append((folder, corpus.statistics))
@@ -88,10 +89,12 @@ def statistics_table(prepared: dict[str, Corpus]) -> str:
             rows.append(("  the paper's", PAPER[corpus.recipe.tokenization]))
     wide = max(len(name) for name, _ in rows)
     names = ("train", "valid", "test", "|V|", "avg. len", "longest", "<unk>", "dropped")
-    return "\n".join([" ".join([" " * wide, *(f"{name:>9}" for name in names)]), *(_row(*row, wide) for row in rows)])
+    return "\n".join(
+        [" ".join([" " * wide, *(f"{name:>9}" for name in names)]), *(format_row(*row, wide) for row in rows)]
+    )
 
 
-def _row(name: str, statistics: dict[str, Any], wide: int) -> str:
+def format_row(name: str, statistics: dict[str, Any], wide: int) -> str:
     cells = [f"{statistics[key]:9,}" for key in ("train", "valid", "test", "vocabulary")]
     cells.append(f"{statistics['average_length']:9.1f}")
     if "longest" in statistics:

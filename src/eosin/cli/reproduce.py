@@ -14,7 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eosin.cli.terminal import format_duration
 from eosin.errors import BadInput
+from eosin.events import Event, Stopped
 from eosin.paper.claims import Verdict
 from eosin.paper.exhibits import exhibit_names, load_exhibit
 from eosin.paper.plan import Plan
@@ -22,7 +24,7 @@ from eosin.paper.presets import load_preset, preset_names
 from eosin.paper.rendering import OVERVIEW, PAGE, PLAN, Shown, check_free, write_plan
 from eosin.paper.results import PIECES, Entry, Results, locked
 from eosin.report.tables import Table, as_text
-from eosin.settings import assigned, build, read_toml, section, with_tuples
+from eosin.settings import build, get_section, lists_to_tuples, parse_assignment, read_toml
 
 if TYPE_CHECKING:
     from eosin.paper.execution import Workshop
@@ -175,7 +177,7 @@ def planned(options: argparse.Namespace) -> tuple[Plan, Path]:
     exhibits = tuple(load_exhibit(each, preset.tokenization) for each in dict.fromkeys(names))
     seeds = options.seeds or before.seeds or preset.initialisations
     given = tuple(options.set or before.set)
-    if any("seed" in assigned(each).get("training", {}) for each in given):
+    if any("seed" in parse_assignment(each).get("training", {}) for each in given):
         raise BadInput("a reproduction has initialisations 0 to N - 1: say --seeds N instead of --set training.seed")
     if given and preset.bundled:
         raise BadInput(
@@ -206,10 +208,10 @@ def plan_of(folder: Path) -> MadeBefore:
     if not path.is_file():
         raise BadInput(f"{folder} has results, but no {PLAN} that says of what preset; name it: eosin reproduce PRESET")
     try:
-        said = section(read_toml(path), "plan", path)
+        said = get_section(read_toml(path), "plan", path)
         if "preset" not in said:
             raise BadInput("it names no preset")
-        return build(MadeBefore, with_tuples(said), "plan")
+        return build(MadeBefore, lists_to_tuples(said), "plan")
     except BadInput as error:
         raise BadInput(f"{path} is damaged: {error}; remove it, and name the preset: eosin reproduce PRESET") from error
 
@@ -245,7 +247,7 @@ def tell(line: str, options: argparse.Namespace) -> None:
 
 
 def outcome(entry: Entry) -> str:
-    said = [duration(entry["seconds"])]
+    said = [format_duration(entry["seconds"])]
     if "perplexity" in entry:
         said.append(f"test perplexity {entry['perplexity']['test']:.2f}")
     if not entry.get("finished", True):
@@ -253,22 +255,19 @@ def outcome(entry: Entry) -> str:
     return ", ".join(said)
 
 
-def duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 100
-        else f"{seconds / 60:.0f} min"
-        if seconds < 6000
-        else f"{seconds / 3600:.1f} h"
-    )
-
-
 @contextmanager
 def workshop(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Workshop]:
     """A signal to end is heard after the step of training or the completion that is under way."""
     from eosin.devices import use_threads
     from eosin.paper.execution import Workshop
-    from eosin.training.loop import Stopped
+    from eosin.training.bar import Bar
+
+    bar = Bar()
+
+    def watch(event: Event) -> None:
+        bar(event)
+        if requested:
+            raise Stopped
 
     requested: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: requested.append(number))
@@ -280,7 +279,7 @@ def workshop(plan: Plan, results: Results, runs: Path, options: argparse.Namespa
                 device=options.device,
                 precision=options.precision,
                 threads=options.threads,
-                stopping=lambda: bool(requested),
+                watch=watch,
                 as_is=options.as_is,
                 bundled=frozenset(piece.run for piece in plan.bundled),
             )
@@ -288,6 +287,7 @@ def workshop(plan: Plan, results: Results, runs: Path, options: argparse.Namespa
         sys.stderr.write("eosin reproduce: stopped; what is finished is saved, and the same command goes on\n")
         sys.exit(128 + requested[0])
     finally:
+        bar.close()
         signal.signal(signal.SIGTERM, before)
 
 
@@ -322,11 +322,11 @@ def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
     total = sum(filter(None, costs.values()))
     if options.json:
         return json.dumps({"pieces": costs, "seconds": total})
-    lines = [f"{'finished' if cost is None else duration(cost):>10}  {name}" for name, cost in costs.items()]
+    lines = [f"{'finished' if cost is None else format_duration(cost):>10}  {name}" for name, cost in costs.items()]
     if not total:
         return "\n".join([*lines, "there is nothing to do"])
     about = "estimated from the products that they take on this machine; good to a factor of two or three"
-    return "\n".join([*lines, f"{duration(total):>10}  in all, {about}"])
+    return "\n".join([*lines, f"{format_duration(total):>10}  in all, {about}"])
 
 
 def described(tables: dict[str, list[Table]], folder: Path, tables_only: bool) -> str:

@@ -111,7 +111,7 @@ def described(found: Trace, tail: Tail | None, tokenizer: Any) -> dict[str, Any]
     """For machines."""
     written = found.as_json()
     for step in written["steps"]:
-        step["text"] = tokenizer.spelling(step["token"])
+        step["text"] = tokenizer.spell(step["token"])
     prefix_text = tokenizer.decode(found.prefix)
     return {**written, "prefix_text": prefix_text, "loop": None if tail is None else vars(tail)}
 
@@ -134,7 +134,7 @@ def shares(steps: int, options: argparse.Namespace) -> tuple[int, int]:
 
 
 def cells(step: Step, tokenizer: Any) -> tuple[str, ...]:
-    text = printable(tokenizer.spelling(step.token))
+    text = printable(tokenizer.spell(step.token))
     return (
         str(step.number),
         text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}...",

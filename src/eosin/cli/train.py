@@ -7,24 +7,29 @@ import json
 import math
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from eosin.cli.terminal import format_duration
+from eosin.data.corpus import DATASET
 from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
-from eosin.loading import settings_of
+from eosin.events import Event, Stopped
+from eosin.loading import open_run, parse_settings
 from eosin.models.checkpoint import CONFIG
-from eosin.settings import check_known, section
-from eosin.training.config import merged, override, read_settings, runs_of
-from eosin.training.events import Event
-from eosin.training.loop import Stopped, train
-from eosin.training.run import RESUME, corpus_of
+from eosin.settings import check_known, get_section, merge, parse_assignment, read_toml
+from eosin.training.bar import Bar
+from eosin.training.config import expand_runs, merge_settings, read_settings
+from eosin.training.loop import train
+from eosin.training.run import RESUME, RunSettings
 
-DESCRIPTION = """SETTINGS is a TOML file, the name of one that comes with Eosin (word-tanh-softmax, bpe-lstm-st-1e-3,
-...), or the directory of a run to go on with. The corpus is prepared first if it is not there yet.
+DESCRIPTION = """SETTINGS is a TOML file, the name of a bundled one (word-tanh-softmax, bpe-lstm-st-1e-3,
+...), or the directory of a run to resume. A missing corpus is prepared first.
 
 examples:
   eosin train word-tanh-softmax
@@ -38,7 +43,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("settings", metavar="SETTINGS", help="a TOML file, the name of a bundled one, or a run directory")
     verb.add_argument("--out", type=Path, metavar="RUN", help="the run directory (default: a name under runs/)")
     verb.add_argument("--data", metavar="TEXT", help="another text, or the folder of a prepared corpus")
-    verb.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
+    verb.add_argument("--seed", type=int, metavar="N", help="same as --set training.seed=N")
     verb.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting; may be repeated"
     )
@@ -47,27 +52,27 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "--precision",
         choices=["auto", *PRECISIONS],
         default="auto",
-        help="of the matrix products (default: auto: bfloat16 on CUDA and on CPUs that multiply it, else float32)",
+        help="precision of the matrix products (default: bfloat16 on CUDA and on CPUs that multiply it, else float32)",
     )
     verb.add_argument(
-        "--threads", type=thread_count, metavar="N", help="CPU threads (default: as many as cores, or as before)"
+        "--threads", type=parse_threads, metavar="N", help="CPU threads (default: one for each core, or as before)"
     )
     verb.add_argument(
         "--save-every",
-        type=seconds,
+        type=parse_seconds,
         metavar="SECONDS",
-        help="how much work a kill may cost (default: 60; fine-tuning 900)",
+        help="time between two saves, the work that a kill may cost (default: 60; fine-tuning 900)",
     )
-    verb.add_argument("--dry-run", action="store_true", help="only list the runs and what is set")
+    verb.add_argument("--dry-run", action="store_true", help="only list the runs and their settings")
 
 
-def thread_count(text: str) -> int:
+def parse_threads(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1024:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 1024, got {text!r}")
     return int(text)
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -78,20 +83,16 @@ def seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> None:
-    runs = planned(options)
+    runs = plan_runs(options)
     if options.dry_run:
-        print(json.dumps({str(folder): config.given for folder, config in runs.items()}, indent=2))
+        print(json.dumps({str(folder): settings.sections for folder, settings in runs.items()}, indent=2))
         return
-    results = {str(folder): _train(config, folder, options) for folder, config in runs.items()}
-    print(json.dumps(results) if options.json else perplexities(results))
+    results = {str(folder): train_run(settings, folder, options) for folder, settings in runs.items()}
+    print(json.dumps(results) if options.json else format_perplexities(results))
 
 
-def is_run(name: str) -> bool:
-    return Path(name).is_dir()
-
-
-def settings_file(name: str) -> Path:
-    """The file that is meant by a path, a run directory or the name of a bundled one."""
+def find_settings(name: str) -> Path:
+    """The settings file of a path, a run directory or the name of a bundled one."""
     path = Path(name)
     bundled = {file.stem: file for file in Path(str(files("eosin") / "configs")).glob("*.toml")}
     if path.is_dir():
@@ -103,101 +104,113 @@ def settings_file(name: str) -> Path:
         return path / CONFIG
     if path.is_file():
         return path
-    called = path.name.removesuffix(".toml")
-    if path.suffix == ".toml" and called not in bundled:
+    stem = path.name.removesuffix(".toml")
+    if path.suffix == ".toml" and stem not in bundled:
         raise BadInput(f"there is no settings file {name}")
-    check_known(called, sorted(bundled), "a settings file, a run directory or the name of a bundled experiment")
-    return bundled[called]
+    check_known(stem, sorted(bundled), "a settings file, a run directory or the name of a bundled experiment")
+    return bundled[stem]
 
 
-def planned(options: argparse.Namespace) -> dict[Path, Any]:
-    """The runs of a settings file, each with its directory."""
-    path = settings_file(options.settings)
+def plan_runs(options: argparse.Namespace) -> dict[Path, RunSettings]:
+    """The settings of each run to train, by directory."""
+    path = find_settings(options.settings)
     table = read_settings(path)
-    written_seed = section(table, "training", path).get("seed", 0)
-    for assignment in options.set:
-        table = override(table, assignment)
-    if options.seed is not None:
-        table = merged(table, {"training": {"seed": options.seed}})
+    file_seed = get_section(table, "training", path).get("seed", 0)
     if options.data is not None:
-        table = merged(table, {"data": {"source": options.data}})
-    seed = table.get("training", {}).get("seed", 0)
-    seed = "" if seed == written_seed else f"-seed-{seed}"
-    usual = path.parent if is_run(options.settings) else Path("runs") / (path.stem + seed)
-    return {(options.out or usual) / label: settings_of(settings) for label, settings in runs_of(table).items()}
+        table = choose_data(table, options.data)
+    table = merge_settings(table, *map(parse_assignment, options.set))
+    if options.seed is not None:
+        table = merge(table, {"training": {"seed": options.seed}})
+    seed = get_section(table, "training", path).get("seed", 0)
+    name = path.stem if seed == file_seed else f"{path.stem}-seed-{seed}"
+    usual = path.parent if Path(options.settings).is_dir() else Path("runs") / name
+    folder = options.out or usual
+    return {folder / label: parse_settings(settings) for label, settings in expand_runs(table).items()}
 
 
-def _train(config: Any, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    known = is_run(options.settings) and options.data is None
-    corpus = corpus_of(Path(options.settings)) if known else config.corpus(Path())
+def choose_data(table: dict[str, Any], source: str) -> dict[str, Any]:
+    """Settings with the text or the prepared corpus of --data. A prepared corpus brings its own section [data]."""
+    file = Path(source) / DATASET
+    recipe = get_section(read_toml(file), "recipe", file) if file.is_file() else {}
+    return merge(table, {"data": {**recipe, "source": source}})
+
+
+def train_run(settings: RunSettings, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    resumed = Path(options.settings).is_dir() and options.data is None
+    corpus = open_run(options.settings).corpus if resumed else settings.open_corpus(Path())
     out = sys.stderr if options.json else sys.stdout
     tqdm.write(f"{folder}: {len(corpus.train):,} sentences, vocabulary {corpus.tokenizer.vocab_size:,}", file=out)
-    requested: list[int] = []
-    before = {
-        number: signal.signal(number, lambda n, _: requested.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
     try:
-        result = train(
-            config,
-            corpus,
-            folder,
-            device=options.device,
-            precision=options.precision,
-            threads=options.threads,
-            save_seconds=options.save_every,
-            listeners=[Console(out)],
-            stopping=lambda: bool(requested),
-            show=True,
-        )
-        if requested:
-            raise Stopped
-        return result
+        with Console(out).listen() as console:
+            return train(
+                settings,
+                corpus,
+                folder,
+                device=options.device,
+                precision=options.precision,
+                threads=options.threads,
+                save_seconds=options.save_every,
+                watch=console,
+            )
     except OSError as error:
         if not (folder / RESUME).is_file():
             raise
-        raise BadInput(f"{error}; {folder} is as it was last saved, and the same command goes on with it") from error
-    except Stopped:
-        sys.stderr.write(f"eosin train: stopped and saved; the same command goes on with {folder}\n")
-        sys.exit(128 + requested[0])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        raise BadInput(f"{error}; {folder} is as it was last saved, and the same command resumes it") from error
+    except Stopped as stopped:
+        sys.stderr.write(f"eosin train: stopped and saved; the same command resumes {folder}\n")
+        sys.exit(128 + stopped.args[0])
 
 
 class Console:
-    """A line for each epoch."""
+    """A watch that prints a line for each epoch, draws bars, and stops at a signal."""
 
     def __init__(self, out: Any):
         self.out = out
+        self.bar = Bar()
+        self.signals: list[int] = []
 
-    def hear(self, event: Event) -> None:
-        if event["event"] == "begin" and event["precision"] != "float32":
-            tqdm.write(f"matrix products are in {event['precision']}; --precision float32 is slower", file=self.out)
-        if event["event"] == "epoch":
-            span = event.get("span", "epoch")
-            tqdm.write(
-                f"{span} {event['epoch']}: train loss {event['train_loss']:.3f}, valid perplexity "
-                f"{event['valid_perplexity']:.2f} (best in {span} {event['best_epoch']}), "
-                f"rate {event['rate']:.2g}, {duration(event['seconds'])} so far",
-                file=self.out,
+    @contextmanager
+    def listen(self) -> Iterator[Console]:
+        """Take signals to stop instead of ending the process."""
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in handlers:
+            signal.signal(number, lambda number, _: self.signals.append(number))
+        try:
+            yield self
+        finally:
+            self.bar.close()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def __call__(self, event: Event) -> None:
+        self.bar(event)
+        facts = event.facts
+        if event.kind == "begin" and facts["precision"] != "float32":
+            self.print(f"matrix products are in {facts['precision']}; --precision float32 is slower")
+        if event.kind == "epoch":
+            span = facts.get("span", "epoch")
+            self.print(
+                f"{span} {facts['epoch']}: train loss {facts['train_loss']:.3f}, valid perplexity "
+                f"{facts['valid_perplexity']:.2f} (best in {span} {facts['best_epoch']}), "
+                f"rate {facts['rate']:.2g}, {format_duration(facts['seconds'])} so far"
             )
+        if self.signals:
+            raise Stopped(self.signals[0])
+
+    def print(self, line: str) -> None:
+        tqdm.write(line, file=self.out)
 
 
-def duration(seconds: float) -> str:
-    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.1f} minutes"
-
-
-def perplexities(results: dict[str, dict[str, Any]]) -> str:
+def format_perplexities(results: dict[str, dict[str, Any]]) -> str:
     wide = max(map(len, ("perplexity", *results)))
     lines = [f"{'perplexity':{wide}} {'train':>9} {'valid':>9} {'test':>9}"]
-    ranked = sorted(results.items(), key=lambda item: item[1]["valid_perplexity"])
-    for folder, result in ranked:
+    for folder, result in sorted(results.items(), key=lambda item: item[1]["valid_perplexity"]):
         lines.append(
             f"{folder:{wide}} "
-            + " ".join(_cell(result.get(f"{split}_perplexity")) for split in ("train", "valid", "test"))
+            + " ".join(format_perplexity(result.get(f"{split}_perplexity")) for split in ("train", "valid", "test"))
         )
     return "\n".join(lines)
 
 
-def _cell(perplexity: float | None) -> str:
+def format_perplexity(perplexity: float | None) -> str:
     return f"{'-':>9}" if perplexity is None else f"{perplexity:9.2f}"

@@ -1,8 +1,8 @@
-"""Batches of sentences side by side.
+"""Batches of sentences.
 
-Where the loss of a batch is a mean over its tokens, batches must not be made by length: in one of short sentences every
-token would count more than elsewhere, and <eos>, which each of them has, most of all. With batches of 32 sentences of
-like lengths it counts three times as much as it should on WikiText-2, and models end their texts far too early.
+If the loss of a batch is a mean over its tokens, batches must not be sorted by length. In a batch of short sentences
+every token would weigh more, above all <eos>, which each sentence has once. On WikiText-2, with sorted batches of 32
+sentences, <eos> weighs three times too much, and models end their texts far too early.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from eosin.data.corpus import Split
 from eosin.data.tokenizer import EOS_ID
 
 Plan = list[Tensor]
-"""The sentences of each batch."""
+"""The numbers of the sentences in each batch."""
 POOL = 100
-"""Batches of limited tokens that are sorted by length together: enough for like lengths, few enough to be random."""
+"""Batches whose sentences are sorted by length together: enough for similar lengths, few enough to stay random."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences side by side; where one has ended its row is filled up with <eos>, which is not `wanted`."""
+    """One sentence a row. Rows are padded with <eos>; `wanted` marks the tokens that count."""
 
     prefix: Prefix
     continuation: Tokens
@@ -40,27 +40,27 @@ class Batch:
         return Batch(self.prefix.to(device), self.continuation.to(device), self.wanted.to(device))
 
 
-def shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, tokens: int | None = None) -> Plan:
-    """Which sentences make each batch of an epoch: at most `size`, at random.
+def plan_shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, tokens: int | None = None) -> Plan:
+    """Random batches for an epoch, at most `size` sentences each.
 
-    With a limit of tokens, padding included, they are of like lengths, and the loss must be divided by the limit.
+    A limit of tokens, padding included, makes batches of similar lengths. Divide the loss by the limit then.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator)
     if tokens is None:
         return list(order.split(size))  # type: ignore[no-untyped-call]
     pools = (pool[lengths[pool].argsort(stable=True)] for pool in order.split(size * POOL))  # type: ignore[no-untyped-call]
-    batches = [batch for pool in pools for batch in cut(pool, lengths, size, tokens)]
+    batches = [batch for pool in pools for batch in split_into_batches(pool, lengths, size, tokens)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def in_order(lengths: Int[Tensor, " sentences"], size: int, tokens: int | None = None) -> Plan:
-    """All sentences by length, for evaluation."""
-    return cut(lengths.argsort(stable=True), lengths, size, tokens)
+def plan_by_length(lengths: Int[Tensor, " sentences"], size: int, tokens: int | None = None) -> Plan:
+    """Batches of all sentences sorted by length, for evaluation."""
+    return split_into_batches(lengths.argsort(stable=True), lengths, size, tokens)
 
 
-def cut(rows: Rows, lengths: Int[Tensor, " sentences"], size: int, tokens: int | None) -> Plan:
-    """Sentences from short to long in batches; one that has too many tokens alone is a batch of its own."""
+def split_into_batches(rows: Rows, lengths: Int[Tensor, " sentences"], size: int, tokens: int | None) -> Plan:
+    """Batches of sorted sentences. A sentence with too many tokens is a batch of its own."""
     if tokens is None:
         return list(rows.split(size))  # type: ignore[no-untyped-call]
     plan, start = [], 0
@@ -72,7 +72,7 @@ def cut(rows: Rows, lengths: Int[Tensor, " sentences"], size: int, tokens: int |
 
 
 def gather(split: Split, rows: Rows, most: int | None = None) -> Batch:
-    """The batch of the given sentences, each cut off after so many tokens of its continuation."""
+    """The batch of these sentences, with at most `most` tokens of each continuation."""
     starts, lengths = split.offsets[rows, None], split.lengths[rows, None]
     lengths = lengths if most is None else lengths.clamp(max=most)
     steps = torch.arange(int(lengths.max()))
@@ -83,5 +83,5 @@ def gather(split: Split, rows: Rows, most: int | None = None) -> Batch:
     return Batch(prefix, continuation, wanted)
 
 
-def batches(split: Split, plan: Plan, most: int | None = None) -> Iterator[Batch]:
+def gather_all(split: Split, plan: Plan, most: int | None = None) -> Iterator[Batch]:
     return (gather(split, rows, most) for rows in plan)

@@ -1,7 +1,7 @@
-"""Prepared corpora: sentences as token ids, each a context and its continuation, in files one can open.
+"""Prepared corpora: sentences as token ids, each a context and its continuation, in files that people can open.
 
-A sequence is <bos>, the words, <eos>. The context is <bos> and the first k words, padded on the left where a sentence
-is shorter; the continuation is what follows, <eos> included.
+A sequence is <bos>, the words, <eos>. The context is <bos> and the first k words, padded on the left if the
+sentence is shorter. The continuation is the rest, <eos> included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eosin.data.layout import PAPER, Layout
 from eosin.data.sources import BUNDLED, CONTEXTS, SPLITS
 from eosin.data.tokenizer import TOKENIZATIONS, UNK_ID, Tokenizer
 from eosin.errors import BadInput
-from eosin.settings import Table, build, check_known, read_toml, section
+from eosin.settings import Table, build, check_known, get_section, read_toml
 from eosin.storage.tensors import digest_of, load_tensors
 
 DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
@@ -33,7 +33,7 @@ OF_MODEL = "hf:"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a corpus is made of a text."""
+    """How to make a corpus from a text."""
 
     source: str = BUNDLED[0]
     """A bundled text (`NAME@8000`: its first 8,000 sentences, and 800 of valid and of test), a WikiText folder or a
@@ -41,20 +41,20 @@ class Recipe:
     tokenization: str = "bpe"
     """`word` (vocabulary of train and valid), `bpe` (trained on train), or that of a pretrained model (`hf:NAME`)."""
     vocab_size: int = 0
-    """Most entries of the vocabulary, special tokens included; 0: all words, or the paper's 19,483 for BPE."""
+    """Maximum size of the vocabulary, special tokens included; 0: all words, or the paper's 19,483 for BPE."""
     context: int = 10
     """The paper's k."""
     sentences_by: str = "line"
-    """What makes a sequence: a `line`, or a sentence found by spaCy's `sentencizer` or the spaCy model of this name."""
+    """A sequence is a `line`, or a sentence found by spaCy's `sentencizer` or the spaCy model of this name."""
     short: str = "auto"
-    """Sentences of k tokens or fewer: `pad` them, or `drop` them as in the GPT-2 experiment, `auto`matic: drop lines
-    of the original WikiText, pad everything else."""
+    """Sentences of k tokens or fewer: `pad` them, or `drop` them as in the GPT-2 experiment; `auto` drops lines of
+    the original WikiText and pads everything else."""
     unknown: str = "keep"
-    """Sequences in which the text itself says `<unk>`: `keep` or `drop` them."""
+    """Sequences whose text contains `<unk>`: `keep` or `drop` them."""
     valid: str = ""
-    """A text file for validation; without one, sentences of the text are held out."""
+    """A text file for validation. Without one, sentences of the text are held out."""
     test: str = ""
-    """A text file for testing, likewise."""
+    """A text file for testing, as for validation."""
 
     def __post_init__(self) -> None:
         if not self.tokenization.startswith(OF_MODEL):
@@ -70,7 +70,7 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """Where the corpus lies unless a place is named."""
+        """The default folder of the corpus."""
         tokenization = re.sub(r"[^\w.+-]+", "-", self.tokenization)
         name = f"{Path(self.source).stem}-{tokenization}-k{self.context}" + "-without-unk" * (self.unknown == "drop")
         usual = Recipe(self.source, self.tokenization, context=self.context, unknown=self.unknown)
@@ -81,7 +81,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Example:
-    """One sentence: what is given, and how the corpus goes on."""
+    """One sentence: the context and its continuation in the corpus."""
 
     prefix: Int[Tensor, " prefix"]
     continuation: Int[Tensor, " continuation"]
@@ -107,10 +107,10 @@ class Split:
 
     @cached_property
     def lengths(self) -> Int[Tensor, " sentences"]:
-        """Of the continuations, <eos> included."""
+        """Lengths of the continuations, <eos> included."""
         return self.offsets.diff() - self.prefix_length
 
-    def beginnings(self, length: int) -> Prefix:
+    def take_prefixes(self, length: int) -> Prefix:
         """The first tokens of each sentence."""
         return self.tokens[self.offsets[:-1, None] + torch.arange(length)].long()
 
@@ -123,11 +123,11 @@ class Corpus:
     tokenizer: Tokenizer
     splits: dict[str, Split]
     digest: str
-    """Of every token of every split, of the tokenizer and of the length of a context."""
+    """A hash of all tokens, the tokenizer and the length of a context."""
     folder: Path | None = None
-    """Where it is kept."""
+    """The folder of its files."""
     dropped: int = 0
-    """Sequences that were left out: no longer than a context, or with `<unk>`."""
+    """Sequences that were dropped: no longer than a context, or with `<unk>`."""
     layout: Layout = PAPER
 
     @property
@@ -135,10 +135,10 @@ class Corpus:
         return self.splits["train"]
 
     def contexts(self, which: str, count: int | None = None, seed: int = 0) -> Prefix:
-        """Contexts from a split, the first `count` of them; or random ones, uniform over the words."""
+        """The first `count` contexts of a split, or of `random` contexts, uniform over the words."""
         check_known(which, CONTEXTS, "a context distribution")
         if which != "random":
-            return self.splits[which].beginnings(self.prefix_length)[:count]
+            return self.splits[which].take_prefixes(self.prefix_length)[:count]
         generator = torch.Generator().manual_seed(seed)
         size = (len(self.splits["test"]) if count is None else count, self.recipe.context)
         words = torch.tensor(sorted(set(range(self.tokenizer.vocab_size)) - set(self.layout.special)))
@@ -151,14 +151,14 @@ class Corpus:
         return self.layout.prefix_length(self.recipe.context)
 
     def continuation_lengths(self, which: str) -> Int[Tensor, " sentences"]:
-        """Of what follows the contexts, <eos> included."""
+        """Tokens after the context of each sentence, <eos> included."""
         return self.splits[which].offsets.diff() - self.prefix_length
 
     @property
     def _padding(self) -> Int[Tensor, " sentences"]:
-        """Of each sentence."""
+        """Padding tokens in each sentence of train."""
         pad = -1 if self.layout.pad is None else self.layout.pad
-        return (self.train.beginnings(self.prefix_length) == pad).sum(1)
+        return (self.train.take_prefixes(self.prefix_length) == pad).sum(1)
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -176,31 +176,31 @@ class Corpus:
 
 
 def load_corpus(folder: Path | str) -> Corpus:
-    """A corpus that was prepared before."""
+    """Open a prepared corpus."""
     folder = Path(folder)
     if not (folder / DATASET).is_file():
         raise BadInput(f"{folder} is not a prepared corpus: it has no {DATASET}; make one with: eosin prepare")
-    written = read_toml(folder / DATASET)
+    table = read_toml(folder / DATASET)
     tensors, _ = load_tensors(folder / TOKENS)
     tokenizer = Tokenizer.load(folder)
-    parts = {name: section(written, name, folder / DATASET) for name in ("recipe", "statistics", "digest", "layout")}
+    parts = {name: get_section(table, name, folder / DATASET) for name in ("recipe", "statistics", "digest", "layout")}
     recipe = build(Recipe, parts["recipe"], "recipe")
-    layout = layout_of(parts["layout"])
-    digest = corpus_digest(tensors, tokenizer, recipe, layout)
+    layout = parse_layout(parts["layout"])
+    digest = hash_corpus(tensors, tokenizer, recipe, layout)
     if parts["digest"].get("corpus") != digest:
         raise BadInput(f"the files of {folder} do not belong together: one has been altered; prepare the corpus anew")
     splits = {
-        split: Split(tensors[f"{split}.tokens"], tensors[f"{split}.offsets"], layout.given(recipe.context))
+        split: Split(tensors[f"{split}.tokens"], tensors[f"{split}.offsets"], layout.unpredicted_length(recipe.context))
         for split in SPLITS
     }
     return Corpus(recipe, tokenizer, splits, digest, folder, parts["statistics"].get("dropped", 0), layout)
 
 
-def layout_of(written: Table) -> Layout:
-    """The paper's unless another is written down."""
-    return Layout(**{**written, "special": tuple(written["special"])}) if written else PAPER
+def parse_layout(table: Table) -> Layout:
+    """The layout of a section of dataset.toml; an empty one is the paper's."""
+    return Layout(**{**table, "special": tuple(table["special"])}) if table else PAPER
 
 
-def corpus_digest(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe, layout: Layout) -> str:
+def hash_corpus(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe, layout: Layout) -> str:
     unusual = "" if layout == PAPER else repr(layout)
     return digest_of(tensors, f"{recipe.context} {tokenizer.to_json()}{unusual}")

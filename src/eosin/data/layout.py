@@ -1,4 +1,4 @@
-"""How a sentence becomes a sequence: which special tokens stand around its words, and what of it is predicted."""
+"""How a sentence becomes a sequence: its special tokens, and which tokens are predicted."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from eosin.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL
 
 @dataclass(frozen=True)
 class Layout:
-    """<bos>, the words with padding in front where they are fewer than a context, <eos>.
+    """<bos>, padding if there are fewer words than a context, the words, <eos>.
 
-    Any of the first two may be missing: then sequences begin with a word, and short ones cannot be padded.
+    <bos> and padding are optional. Without them sequences begin with a word, and short ones are not padded.
     """
 
     eos: int
     special: tuple[int, ...]
-    """Tokens that are no words."""
+    """All special tokens."""
     bos: int | None = None
     pad: int | None = None
     whole: bool = False
-    """Whether all but the first token is predicted, or only what follows the context."""
+    """Whether all tokens but the first are predicted, or only those after the context."""
 
-    def sequence(self, ids: list[int], context: int) -> Int32[np.ndarray, " length"]:
+    def build_sequence(self, ids: list[int], context: int) -> Int32[np.ndarray, " length"]:
         start = [] if self.bos is None else [self.bos]
         padding = [] if self.pad is None else [self.pad] * (context - len(ids))
         return np.array([*start, *padding, *ids, self.eos], dtype=np.int32)
 
     def prefix_length(self, context: int) -> int:
-        """Of a context of so many words."""
+        """Tokens in a context of so many words."""
         return context + (self.bos is not None)
 
-    def given(self, context: int) -> int:
-        """How many tokens are not predicted."""
+    def unpredicted_length(self, context: int) -> int:
+        """Tokens at the start of a sequence that are not predicted."""
         return 1 if self.whole else self.prefix_length(context)
 
 

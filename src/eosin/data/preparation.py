@@ -1,4 +1,4 @@
-"""Making a corpus: text is read twice, once for the vocabulary and once for the token ids."""
+"""Prepare a corpus: the text is read twice, once for the vocabulary and once for the token ids."""
 
 from __future__ import annotations
 
@@ -11,37 +11,60 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eosin.data.corpus import DATASET, TOKENS, Corpus, Recipe, Split, corpus_digest, load_corpus
+from eosin.data.corpus import DATASET, TOKENS, Corpus, Recipe, Split, hash_corpus, load_corpus
 from eosin.data.layout import PAPER, Layout
 from eosin.data.sources import HELD_OUT, SPLITS, Source, open_source
 from eosin.data.tokenizer import TOKENIZATIONS, UNK, Tokenizer
 from eosin.errors import BadInput
-from eosin.settings import read_toml, to_toml
+from eosin.settings import build, read_toml
 from eosin.storage.files import PARTIAL, write_text
 from eosin.storage.tensors import save_tensors
 
 Pretrained = Callable[[], tuple[Tokenizer, Layout]]
-"""Opens what a pretrained model brings: its tokenizer, and its way to put a sequence together."""
+"""Opens the tokenizer of a pretrained model and its layout of a sequence."""
 
 
 def open_corpus(recipe: Recipe, below: Path = Path(), pretrained: Pretrained | None = None) -> Corpus:
-    """The corpus of a recipe, prepared below a folder if it is not yet; a source that is one already is that corpus."""
-    prepared = Path(recipe.source)
-    if (prepared / DATASET).is_file():
-        return load_corpus(prepared)
-    return prepare(recipe, below / recipe.folder, pretrained)
+    """The corpus of a recipe, prepared below a folder if it is missing. A source may be a prepared corpus itself."""
+    if (Path(recipe.source) / DATASET).is_file():
+        return load_corpus(recipe.source)
+    usual = below / recipe.folder
+    folder = usual if usual.exists() else find_prepared(recipe, usual.parent) or usual
+    return prepare(recipe, folder, pretrained)
+
+
+def find_prepared(recipe: Recipe, place: Path) -> Path | None:
+    """A corpus of the same recipe and text with a name of its own, as `eosin prepare --out data/NAME` makes it."""
+    return next((file.parent for file in sorted(place.glob(f"*/{DATASET}")) if is_prepared(file, recipe)), None)
+
+
+def is_prepared(file: Path, recipe: Recipe) -> bool:
+    try:
+        table = read_toml(file)
+        before = build(Recipe, table.get("recipe", {}), "recipe")
+    except BadInput:
+        return False  # not what is looked for, whatever it is
+    same_text = open_source(recipe.source, recipe.valid, recipe.test).digest() == table["digest"].get("source")
+    return same_text and not list_differences(before, recipe)
+
+
+def list_differences(before: Recipe, now: Recipe) -> list[str]:
+    """The settings that differ, without the names of texts: a digest covers these."""
+    there, here = asdict(before), asdict(now)
+    return [key for key in here if key not in ("source", "valid", "test") and there[key] != here[key]]
 
 
 def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
-    """Make a corpus and keep it in a folder, or open the one that is there if it is the same."""
+    """Make a corpus in a folder, or open the one that is there if it is the same."""
     source = open_source(recipe.source, recipe.valid, recipe.test)
     source_digest = source.digest()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        return _same_again(recipe, source_digest, folder, pretrained)
+        return reopen(recipe, source_digest, folder, pretrained)
 
     with_unk: Counter[str] = Counter()
 
@@ -53,11 +76,14 @@ def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) 
             else:
                 yield sentence
 
-    tokenizer, layout = pretrained() if pretrained else (learnt_tokenizer(recipe, sentences), PAPER)
+    tokenizer, layout = pretrained() if pretrained else (train_tokenizer(recipe, sentences), PAPER)
     drop = recipe.short == "drop" or (recipe.short == "auto" and source.wikitext and recipe.sentences_by == "line")
     splits, dropped = {}, 0
     for split in SPLITS:
-        rows = [layout.sequence(ids, recipe.context) for ids in tokenizer.encode(_progress(sentences(split), split))]
+        rows = [
+            layout.build_sequence(ids, recipe.context)
+            for ids in tokenizer.encode(show_progress(sentences(split), split))
+        ]
         kept = [row for row in rows if not drop or len(row) > layout.prefix_length(recipe.context) + 1]
         if not kept and with_unk[split]:
             raise BadInput(
@@ -65,39 +91,41 @@ def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) 
                 f"and were dropped, {len(rows):,} others are too short; keep them (--unknown keep, data.unknown)"
             )
         if not kept:
-            raise BadInput(_nothing_in(split, source, recipe.context, drop))
-        splits[split] = packed(kept, layout.given(recipe.context))
+            raise BadInput(describe_empty_split(split, source, recipe.context, drop))
+        splits[split] = pack(kept, layout.unpredicted_length(recipe.context))
         dropped += with_unk[split] + len(rows) - len(kept)
-    digest = corpus_digest(tensors_of(splits), tokenizer, recipe, layout)
+    digest = hash_corpus(list_tensors(splits), tokenizer, recipe, layout)
     corpus = Corpus(recipe, tokenizer, splits, digest, folder, dropped, layout)
     write_corpus(corpus, source_digest, folder)
     return corpus
 
 
-def learnt_tokenizer(recipe: Recipe, sentences: Callable[[str], Iterator[str]]) -> Tokenizer:
+def train_tokenizer(recipe: Recipe, sentences: Callable[[str], Iterator[str]]) -> Tokenizer:
     if recipe.tokenization not in TOKENIZATIONS:
-        raise BadInput(f"{recipe.tokenization} is the tokenizer of a pretrained model: only that one is trained on it")
-    learnt_from = ("train", "valid") if recipe.tokenization == "word" else ("train",)
-    text = (sentence for split in learnt_from for sentence in _progress(sentences(split), f"vocabulary from {split}"))
+        raise BadInput(
+            f"{recipe.tokenization} is the tokenizer of a pretrained model: use it to fine-tune that model only"
+        )
+    splits = ("train", "valid") if recipe.tokenization == "word" else ("train",)
+    text = (sentence for split in splits for sentence in show_progress(sentences(split), f"vocabulary from {split}"))
     return TOKENIZATIONS[recipe.tokenization](text, recipe.vocab_size)
 
 
-def packed(rows: list[Any], given: int) -> Split:
+def pack(rows: list[Any], prefix_length: int) -> Split:
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), given)
+    return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), prefix_length)
 
 
-def _same_again(recipe: Recipe, source_digest: str, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
+def reopen(recipe: Recipe, source_digest: str, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
+    """The corpus in a folder, if it is that of the recipe."""
     if not (folder / DATASET).is_file():
         raise BadInput(f"{folder} exists and is not a prepared corpus; name another folder")
     corpus = load_corpus(folder)
-    before, now = asdict(corpus.recipe), asdict(recipe)
-    for key in now.keys() - {"source", "valid", "test"}:  # what those say is in the digest
-        if before[key] != now[key]:
-            raise BadInput(
-                f"{folder} holds another corpus: its {key} is {before[key]!r}, not {now[key]!r}; "
-                "prepare it in another folder, or remove that one"
-            )
+    for key in list_differences(corpus.recipe, recipe):
+        before, now = getattr(corpus.recipe, key), getattr(recipe, key)
+        raise BadInput(
+            f"{folder} holds another corpus: its {key} is {before!r}, not {now!r}; "
+            "prepare it in another folder, or remove that one"
+        )
     if read_toml(folder / DATASET)["digest"].get("source") != source_digest:
         raise BadInput(
             f"{folder} was prepared from another text than {recipe.source!r} is now: the text has changed; "
@@ -113,7 +141,7 @@ def _same_again(recipe: Recipe, source_digest: str, folder: Path, pretrained: Pr
     return corpus
 
 
-def _nothing_in(split: str, source: Source, context: int, drop: bool) -> str:
+def describe_empty_split(split: str, source: Source, context: int, drop: bool) -> str:
     path = source.paths[split]
     if drop:
         return (
@@ -128,40 +156,40 @@ def _nothing_in(split: str, source: Source, context: int, drop: bool) -> str:
     )
 
 
-def tensors_of(splits: dict[str, Split]) -> dict[str, Tensor]:
+def list_tensors(splits: dict[str, Split]) -> dict[str, Tensor]:
     return {f"{name}.{part}": getattr(split, part) for name, split in splits.items() for part in ("tokens", "offsets")}
 
 
 def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
-    """The folder appears when all that belongs to it is there."""
-    _sweep(folder)
+    """Write all files of a corpus. The folder appears only when it is complete."""
+    remove_leftovers(folder)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}{PARTIAL}")
     partial.mkdir(parents=True)
     try:
         corpus.tokenizer.save(partial)
-        save_tensors(partial / TOKENS, tensors_of(corpus.splits), {})
+        save_tensors(partial / TOKENS, list_tensors(corpus.splits), {})
         sections = {
             "recipe": asdict(corpus.recipe),
             "statistics": corpus.statistics,
             "digest": {"source": source_digest, "corpus": corpus.digest},
-            **({} if corpus.layout == PAPER else {"layout": written(corpus.layout)}),
+            **({} if corpus.layout == PAPER else {"layout": to_table(corpus.layout)}),
         }
-        write_text(partial / DATASET, to_toml(sections))
+        write_text(partial / DATASET, tomli_w.dumps(sections))
         partial.rename(folder)
     except OSError:
         if not folder.exists():
             raise
-        _same_again(corpus.recipe, source_digest, folder)  # another process was faster
+        reopen(corpus.recipe, source_digest, folder)  # another process was faster
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def written(layout: Layout) -> dict[str, Any]:
+def to_table(layout: Layout) -> dict[str, Any]:
     return {key: value for key, value in asdict(layout).items() if value is not None}
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what processes that are no more have left unfinished."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove unfinished corpora of processes that have ended."""
     for left in folder.parent.glob(f"{folder.name}.*{PARTIAL}"):
         process = left.name.removesuffix(PARTIAL).rpartition(".")[2]
         if process.isdigit() and not is_alive(int(process)):
@@ -178,5 +206,5 @@ def is_alive(process: int) -> bool:
     return True
 
 
-def _progress(sentences: Iterable[str], what: str) -> Iterator[str]:
+def show_progress(sentences: Iterable[str], what: str) -> Iterator[str]:
     yield from tqdm(sentences, desc=what, unit=" sentences", disable=None, delay=2, leave=False)

@@ -1,4 +1,4 @@
-"""Prompts: texts of one's own, brought to the shape of the contexts that a model was trained on."""
+"""Prompts: the user's texts as contexts like those that a model was trained on."""
 
 from __future__ import annotations
 
@@ -11,44 +11,40 @@ import torch
 
 from eosin.contracts import Prefix
 from eosin.data.layout import PAPER
-from eosin.data.sources import check_line, decoded_lines
+from eosin.data.sources import check_line, decode_lines
 from eosin.data.tokenizer import UNK_ID, Tokenizer
 from eosin.errors import BadInput
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts as contexts: <bos> and the last k tokens, padded on the left where a prompt is shorter."""
+    """Prompts as contexts, and what was lost on the way."""
 
-    contexts: Prefix
-    shortened: int
-    """How many prompts had more than k tokens."""
-
-    @property
-    def unknown(self) -> int:
-        """How many tokens of the contexts are <unk>."""
-        return int((self.contexts == UNK_ID).sum())
+    contexts: Prefix | list[list[int]]
+    shortened: int = 0
+    """How many prompts were longer than a context."""
+    unknown: int = 0
+    """How many tokens of the contexts are <unk>."""
 
 
-def as_contexts(prompts: Sequence[str], tokenizer: Tokenizer, context: int) -> Prompts:
-    """Contexts of `context` tokens, made as those of a corpus are."""
-    encoded = list(tokenizer.encode(prompts))
-    with_eos = np.stack([PAPER.sequence(ids[-context:], context) for ids in encoded])
-    return Prompts(
-        contexts=torch.from_numpy(with_eos[:, :-1]).long(), shortened=sum(len(ids) > context for ids in encoded)
-    )
+def encode_contexts(texts: Sequence[str], tokenizer: Tokenizer, context: int) -> Prompts:
+    """<bos> and the last `context` tokens of each text, padded on the left if it is shorter, as in a corpus."""
+    encoded = list(tokenizer.encode(normalise_prompt(text, number) for number, text in enumerate(texts, 1)))
+    with_eos = np.stack([PAPER.build_sequence(ids[-context:], context) for ids in encoded])
+    contexts = torch.from_numpy(with_eos[:, :-1]).long()
+    return Prompts(contexts, sum(len(ids) > context for ids in encoded), int((contexts == UNK_ID).sum()))
 
 
 def read_prompts(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file that are not empty, as they are."""
-    prompts = [line.rstrip("\r\n") for line in decoded_lines(path) if line.strip()]
+    """The non-empty lines of a UTF-8 text file, unchanged."""
+    prompts = [line.rstrip("\r\n") for line in decode_lines(path) if line.strip()]
     if not prompts:
         raise BadInput(f"{path} is empty: it should have a prompt on every line")
     return prompts
 
 
-def checked_prompt(text: str, number: int = 1) -> str:
-    """The prompt with single spaces between words, as in a corpus."""
+def normalise_prompt(text: str, number: int) -> str:
+    """The text with single spaces between words, as in a corpus."""
     prompt = " ".join(text.split())
     if not prompt:
         raise BadInput("the prompt is empty: give at least one word")

@@ -1,6 +1,6 @@
 """Where text comes from: the bundled WikiText-2, a WikiText folder, or any UTF-8 text file.
 
-A source gives sentences: single lines with single spaces between words, one for each sequence of the corpus.
+A source yields sentences: lines with single spaces between words, one for each sequence of the corpus.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPLITS = ("train", "valid", "test")
 CONTEXTS = (*SPLITS, "random")
 BUNDLED = ("wikitext-2-sentences", "wikitext-2")
 HELD_OUT = 20
-"""Of this many sentences of a single text file one goes to valid and one to test."""
+"""In a single text file, one of so many sentences goes to valid and one to test."""
 SENTENCIZER = "sentencizer"
 
 
@@ -31,41 +31,41 @@ class Source:
 
     paths: dict[str, Path]
     wikitext: bool = False
-    """A line is a whole paragraph or a heading, and a sequence of its own in the GPT-2 experiment."""
+    """Whether a line is a paragraph or a heading, as in WikiText."""
     shared: bool = False
-    """All splits come out of one file: of HELD_OUT sentences the last but one is valid, the last test."""
+    """Whether all splits come from one file: of HELD_OUT sentences the last but one is valid, the last test."""
     most: int | None = None
-    """How many sentences of train are read, and a tenth as many of valid and test; None: all."""
+    """Read at most so many sentences of train, and a tenth as many of valid and test; None: all."""
 
     def sentences(self, split: str, by: str) -> Iterator[str]:
-        """What makes one sequence each: lines, or sentences that spaCy finds."""
+        """Lines, or sentences that spaCy finds: one for each sequence."""
         path = self.paths[split]
         lines = read_lines(path) if by == "line" else split_by_spacy(self._paragraphs(path), by)
-        own = lines if not self.shared else (line for n, line in enumerate(lines) if share_of(n) == split)
-        return islice(own, self.most and (self.most if split == "train" else self.most // 10))
+        chosen = lines if not self.shared else (line for n, line in enumerate(lines) if choose_split(n) == split)
+        return islice(chosen, self.most and (self.most if split == "train" else self.most // 10))
 
     def _paragraphs(self, path: Path) -> Iterator[str]:
         if self.wikitext:
             return (line for line in read_lines(path) if not is_heading(line))
-        return joined(read_lines(path, empty=True))
+        return join_paragraphs(read_lines(path, empty=True))
 
     def digest(self) -> str:
-        whole = digest_of_files([self.paths[split] for split in SPLITS])
-        return whole if self.most is None else f"{whole}@{self.most}"
+        files = digest_of_files([self.paths[split] for split in SPLITS])
+        return files if self.most is None else f"{files}@{self.most}"
 
 
-def share_of(number: int) -> str:
+def choose_split(number: int) -> str:
     return {HELD_OUT - 2: "valid", HELD_OUT - 1: "test"}.get(number % HELD_OUT, "train")
 
 
 def open_source(name: str, valid: str = "", test: str = "") -> Source:
-    """The source of a name: bundled, a folder, or a file (with two more, or else with sentences held out of it)."""
+    """Open a bundled text, a folder, or a text file; without valid and test files, sentences of it are held out."""
     bundled, cut, most = name.partition("@")
     path = Path(str(files("eosin") / "bundled" / bundled)) if bundled in BUNDLED else Path(name)
     if path.is_dir():
         if valid or test:
-            raise BadInput(f"{name!r} has valid and test files of its own; name others only beside a text file")
-        return replace(in_folder(path), most=least_ten(most, name) if cut and bundled in BUNDLED else None)
+            raise BadInput(f"{name!r} already has valid and test files; name others only with a text file")
+        return replace(open_folder(path), most=parse_limit(most, name) if cut and bundled in BUNDLED else None)
     for each in filter(None, (name, valid, test)):
         if not Path(each).is_file():
             raise BadInput(f"there is no text {each!r}: name {', '.join(BUNDLED)}, a WikiText folder or a text file")
@@ -76,13 +76,13 @@ def open_source(name: str, valid: str = "", test: str = "") -> Source:
     return Source(dict.fromkeys(SPLITS, path), shared=True)
 
 
-def least_ten(text: str, name: str) -> int:
+def parse_limit(text: str, name: str) -> int:
     if not text.isdecimal() or int(text) < 10:
         raise BadInput(f"the sentences to read are a whole number from 10, as in {BUNDLED[0]}@8000; got {name!r}")
     return int(text)
 
 
-def in_folder(folder: Path) -> Source:
+def open_folder(folder: Path) -> Source:
     """Official WikiText, tokenised or raw, or three text files with a sentence a line; compressed or not."""
     forms = {"wiki.{}.tokens": True, "wiki.{}.raw": True, "{}.txt": False}
     for form, wikitext in forms.items():
@@ -95,15 +95,15 @@ def in_folder(folder: Path) -> Source:
 
 
 def read_lines(path: Path, empty: bool = False) -> Iterator[str]:
-    """The lines of a text file with single spaces between words; empty ones too if asked for."""
-    for number, line in enumerate(decoded_lines(path), 1):
+    """The lines of a text file, with single spaces between words; empty lines only if asked for."""
+    for number, line in enumerate(decode_lines(path), 1):
         line = " ".join(line.split())
         check_line(line, number, path)
         if line or empty:
             yield line
 
 
-def decoded_lines(path: Path) -> Iterator[str]:
+def decode_lines(path: Path) -> Iterator[str]:
     number = 0
     try:
         with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8-sig") as file:
@@ -116,7 +116,7 @@ def decoded_lines(path: Path) -> Iterator[str]:
 
 
 def check_line(line: str, number: int, path: Path) -> None:
-    """A special token in the text would pass for the real one."""
+    """Raise BadInput if the text contains a special token, which would be taken for the real one."""
     found = RESERVED.search(line)
     if found:
         around = line[max(0, found.start() - 30) : found.end() + 30]
@@ -130,8 +130,8 @@ def is_heading(line: str) -> bool:
     return line.startswith("= ") and line.endswith(" =")
 
 
-def joined(lines: Iterable[str]) -> Iterator[str]:
-    """Paragraphs: lines that no empty line parts, such as those of a text that is wrapped."""
+def join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Join wrapped lines: an empty line ends a paragraph."""
     for _, group in groupby(lines, key=bool):
         paragraph = " ".join(group)
         if paragraph:
@@ -139,7 +139,7 @@ def joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def split_by_spacy(texts: Iterable[str], model: str) -> Iterator[str]:
-    """Sentences by spaCy's rules ("sentencizer"), or by the model that is named."""
+    """Sentences found by spaCy's rules ("sentencizer") or by a spaCy model."""
     try:
         for document in load_spacy(model).pipe(texts, batch_size=64):
             yield from (sentence.text for sentence in document.sents if sentence.text.strip())
@@ -157,7 +157,7 @@ def load_spacy(model: str) -> Any:
     if model == SENTENCIZER:
         pipeline = spacy.blank("en")
         pipeline.add_pipe(SENTENCIZER)
-        pipeline.max_length = 10**9  # the limit is there for the memory of parsers
+        pipeline.max_length = 10**9  # the limit protects parsers from running out of memory
         return pipeline
     try:
         return spacy.load(model, exclude=["ner", "lemmatizer", "attribute_ruler", "tagger"])

@@ -1,4 +1,4 @@
-"""Text to token ids and back: words, or byte-level BPE, both as Hugging Face tokenizers in one readable file."""
+"""Text to token ids and back: words or byte-level BPE, as Hugging Face tokenizers in one readable file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from eosin.errors import BadInput
 from eosin.storage.files import write_text
 
 PAD, BOS, EOS, UNK = SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
-"""Padding of short contexts; beginning and end of a sequence; a word that is not in the vocabulary."""
+"""Padding of short contexts, beginning and end of a sequence, and words that are not in the vocabulary."""
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 RESERVED = re.compile("|".join(map(re.escape, (PAD, BOS, EOS))))
 TOKENIZER = "tokenizer.json"
 TOGETHER = 4096
-"""Sentences that are encoded at once."""
+"""Sentences that are encoded in one call."""
 
 
 class Tokenizer:
-    """Token ids of a text. Special tokens are the first four ids."""
+    """Encodes and decodes text. The first four ids are special tokens."""
 
     def __init__(self, inner: tokenizers.Tokenizer):
         self.inner = inner
@@ -40,13 +40,13 @@ class Tokenizer:
                 yield encoding.ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; special tokens appear by their names."""
+        """The text of token ids; special tokens appear as their names."""
         text = self.inner.decode(list(ids), skip_special_tokens=False)
-        # in BPE the space before a special token is part of that token
+        # in BPE a special token includes the space before it
         return " ".join(re.sub("|".join(map(re.escape, SPECIAL)), r" \g<0> ", text).split())
 
-    def spelling(self, token: int) -> str:
-        """One token as text, with the space that belongs to it; part of a letter as the vocabulary has it."""
+    def spell(self, token: int) -> str:
+        """One token as text, with its space. Bytes that are no whole character appear as in the vocabulary."""
         text = self.inner.decode([token], skip_special_tokens=False)
         return self.inner.id_to_token(token) or text if "\ufffd" in text else text
 
@@ -58,7 +58,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path | str) -> Tokenizer:
-        """The tokenizer of a run directory or of a prepared corpus."""
+        """The tokenizer in a run directory or a prepared corpus."""
         path = Path(folder) / TOKENIZER
         if not path.is_file():
             raise BadInput(f"{folder} has no {TOKENIZER}: it is neither a run nor a prepared corpus")
@@ -68,8 +68,8 @@ class Tokenizer:
             raise BadInput(f"{path} is damaged and cannot be read ({error})") from error
 
 
-def word_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Every word between spaces, the most frequent first; 0 keeps them all."""
+def train_word_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Words between spaces, the most frequent first; vocab_size 0 keeps all."""
     counts = Counter(word for sentence in sentences for word in sentence.split(" "))
     counts.pop(UNK, None)
     words = sorted(counts, key=lambda word: (-counts[word], word))
@@ -81,8 +81,8 @@ def word_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
     return Tokenizer(inner)
 
 
-def bpe_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE, merged until the vocabulary is full; 0 means the paper's size."""
+def train_bpe_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Byte-level BPE with a full vocabulary; vocab_size 0 is the paper's size."""
     vocab_size = vocab_size or PAPER_BPE
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(SPECIAL) + len(alphabet)
@@ -94,7 +94,7 @@ def bpe_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
     inner = tokenizers.Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     inner.decoder = decoders.ByteLevel()
-    # "<unk>" stands in WikiText as a word; the space before it belongs to it
+    # "<unk>" is a word in WikiText: it includes the space before it
     special = [AddedToken(token, special=True, lstrip=True) for token in SPECIAL]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
@@ -104,4 +104,7 @@ def bpe_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 PAPER_BPE = 19_483
-TOKENIZATIONS: dict[str, Callable[[Iterable[str], int], Tokenizer]] = {"word": word_tokenizer, "bpe": bpe_tokenizer}
+TOKENIZATIONS: dict[str, Callable[[Iterable[str], int], Tokenizer]] = {
+    "word": train_word_tokenizer,
+    "bpe": train_bpe_tokenizer,
+}

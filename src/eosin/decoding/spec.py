@@ -7,7 +7,6 @@ greedy | ancestral | beam:WIDTH | RULE:VALUE | consistent-RULE:VALUE        RULE
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import Any
 
 from eosin.contracts import Decoder, Truncation
@@ -15,6 +14,7 @@ from eosin.decoding.beam import Beam
 from eosin.decoding.samplers import Greedy, Sampler
 from eosin.decoding.truncation import TRUNCATIONS, Consistent
 from eosin.errors import BadInput
+from eosin.settings import suggest
 
 CONSISTENT = "consistent-"
 NAMES = ("greedy", "ancestral", "beam", *TRUNCATIONS, *(CONSISTENT + name for name in TRUNCATIONS))
@@ -26,7 +26,7 @@ def parse_decoder(spec: str) -> Decoder:
     name, colon, value = rule.partition(":")
     options = parse_options(settings, spec)
     if name not in NAMES:
-        raise BadInput(f"unknown decoder {spec!r}: {suggestion(name, NAMES)}")
+        raise BadInput(f"unknown decoder {spec!r}: {suggest(name, NAMES)}")
     if name in ("greedy", "ancestral") and colon:
         raise BadInput(f"{name} takes no value, got {value!r} in {spec!r}")
     if name == "greedy":
@@ -69,7 +69,7 @@ def parse_options(settings: list[str], spec: str) -> dict[str, str]:
 def allowed(options: dict[str, str], known: dict[str, type], spec: str) -> dict[str, Any]:
     """The options converted, if the decoder has them all."""
     for key in options.keys() - known.keys():
-        hint = suggestion(key, tuple(known)) if known else "this decoder takes none"
+        hint = suggest(key, known) if known else "this decoder takes none"
         raise BadInput(f"unknown option {key!r} in {spec!r}: {hint}")
     return {key: number(value, spec) if known[key] is float else value for key, value in options.items()}
 
@@ -85,8 +85,3 @@ def whole(text: str, spec: str) -> int:
     if not re.fullmatch("[0-9]+", text):
         raise BadInput(f"a beam needs a whole number as its width, as in 'beam:4', got {spec!r}")
     return int(text)
-
-
-def suggestion(name: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"

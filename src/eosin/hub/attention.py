@@ -1,8 +1,7 @@
-"""Attention of a single query over rows that are padded differently, without copies of the keys for each head.
+"""Attention of single queries over rows with different padding, without a copy of the keys for each head.
 
-Where heads share keys and values, transformers repeats these for every head as soon as there is a mask: a step with
-rows of different lengths then takes twice the time of one with rows of one length. torch's kernel for CPUs needs no
-copies, and what it returns is the same to the last bit.
+If heads share keys and values, transformers copies these for every head whenever there is a mask. A step on rows of
+different lengths then takes twice as long. torch's CPU kernel needs no copies, and returns the same bits.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ def grouped_attention(
     plain = not how.get("dropout") and how.get("position_bias") is None and how.get("softcap") is None
     if attention_mask is None or query.shape[2] > 1 or query.device.type != "cpu" or not plain:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **how)
-    made = functional.scaled_dot_product_attention(
+    output = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=how.get("scaling"), enable_gqa=True
     )
-    return made.transpose(1, 2).contiguous(), None
+    return output.transpose(1, 2).contiguous(), None
 
 
 def use_grouped_attention(model: Any) -> None:
-    """Where the model would use torch's attention, and its heads share keys and values."""
+    """Use it if the model uses torch's attention and its heads share keys and values."""
     config = model.config.get_text_config()
     heads, shared = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if model.base_model.config._attn_implementation == USUAL and shared and heads != shared:

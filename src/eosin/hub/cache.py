@@ -1,11 +1,11 @@
-"""The cache of keys and values as a state: rows leave it, enter it and go on, and an older state stays what it was.
+"""The cache of keys and values as a state: rows can be selected and joined, and an older state never changes.
 
-A step reads from a copy of the cache's shell, so what the model sets is set in the copy. Rows of different lengths
-share a batch: the shorter ones are padded on the left.
+A step gets a shallow copy of the cache, so the model changes the copy only. Rows of different lengths share a batch:
+shorter rows are padded on the left.
 
-transformers makes all keys and values anew for every token. Here they have room for more behind them: what is new is
-written there, beyond the end of older states. The state that is continued first takes the room; another that is
-continued from the same place finds it taken and makes its own.
+transformers copies all keys and values for every token. Here the tensors have spare room at the end, and a step writes
+new keys and values there, beyond the end of older states. The first continuation of a state takes the room. A second
+one finds it taken and allocates its own.
 """
 
 from __future__ import annotations
@@ -23,80 +23,80 @@ from transformers.cache_utils import DynamicLayer
 from eosin.contracts import Rows
 
 ROOM = 64
-"""Tokens that keys and values get room for at a time."""
+"""Tokens for which room is allocated at a time."""
 MORE_STATES = ("conv", "recurrent", "ssm")
-"""What layers of hybrid models keep beside keys and values."""
+"""What layers of hybrid models keep besides keys and values."""
 
 
 @dataclass(frozen=True)
 class Cached:
-    """Keys and values of every layer for each row, and how many of them are padding."""
+    """Keys and values of every layer, and the padding of each row."""
 
     cache: Any
     padding: Int[Tensor, " batch"]
 
     @property
     def length(self) -> int:
-        """Of a row, padding included."""
+        """The length of a row, padding included."""
         return int(self.cache.get_seq_length())
 
     @property
     def joinable(self) -> bool:
-        """A layer that keeps a window of the past only cannot be padded."""
+        """Whether rows can be joined: a layer with a sliding window cannot be padded."""
         return not any(layer.is_sliding for layer in self.cache.layers)
 
     def select(self, rows: Rows) -> Cached:
-        cache = apart(self.cache)
+        cache = copy_without_room(self.cache)
         cache.batch_select_indices(rows)
-        return Cached(cache, self.padding[rows]).trimmed()
+        return Cached(cache, self.padding[rows]).trim()
 
-    def trimmed(self) -> Cached:
-        """Without what is padding in every row: a pool that is filled up again and again would grow without end."""
+    def trim(self) -> Cached:
+        """Remove padding that all rows share. Without this, a pool that is refilled would grow forever."""
         spare = int(self.padding.min()) if len(self.padding) else 0
         if not spare:
             return self
-        cache = apart(self.cache)
+        cache = copy_without_room(self.cache)
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[:, :, spare:], layer.values[:, :, spare:]
         return Cached(cache, self.padding - spare)
 
     def join(self, other: Cached) -> Cached:
         length = max(self.length, other.length)
-        mine, theirs = self.padded(length), other.padded(length)
-        cache = apart(mine.cache)
+        mine, theirs = self.pad_to(length), other.pad_to(length)
+        cache = copy_without_room(mine.cache)
         for layer, more in zip(cache.layers, theirs.cache.layers, strict=True):
             layer.keys, layer.values = torch.cat([layer.keys, more.keys]), torch.cat([layer.values, more.values])
         return Cached(cache, torch.cat([mine.padding, theirs.padding]))
 
-    def padded(self, length: int) -> Cached:
-        """On the left, up to a length."""
+    def pad_to(self, length: int) -> Cached:
+        """Pad on the left, up to a length."""
         more = length - self.length
         if not more:
             return self
-        cache = apart(self.cache)
+        cache = copy_without_room(self.cache)
         for layer in cache.layers:
             layer.keys, layer.values = (functional.pad(part, (0, 0, more, 0)) for part in (layer.keys, layer.values))
         return Cached(cache, self.padding + more)
 
 
-def empty_for(part: Tensor, more: int) -> Tensor:
+def allocate_longer(part: Tensor, more: int) -> Tensor:
     *rows, length, width = part.shape
     return part.new_empty(*rows, length + more, width)
 
 
 @dataclass
 class Room:
-    """Tensors whose first positions are keys and values; all states that they belong to share it."""
+    """Tensors that begin with keys and values and have spare room. States that continue each other share them."""
 
     keys: Tensor
     values: Tensor
     taken: int
-    """Positions that are written."""
+    """Positions in use."""
 
     @classmethod
-    def behind(cls, keys: Tensor, values: Tensor, more: int) -> Room:
-        """Copies with room for more."""
-        room = cls(empty_for(keys, more), empty_for(values, more), 0)
+    def allocate(cls, keys: Tensor, values: Tensor, more: int) -> Room:
+        """Copy keys and values, with room for more."""
+        room = cls(allocate_longer(keys, more), allocate_longer(values, more), 0)
         room.write(keys, values)
         return room
 
@@ -105,50 +105,52 @@ class Room:
         self.keys[..., self.taken : end, :], self.values[..., self.taken : end, :] = keys, values
         self.taken = end
 
-    def continues(self, keys: Tensor, more: int) -> bool:
-        """Whether these are its keys, nothing is written behind them, and so many more have room."""
+    def has_place_for(self, keys: Tensor, more: int) -> bool:
+        """Whether these keys are in this room, at the end of what is written, with place for more."""
         length = keys.shape[-2]
-        is_here = keys.data_ptr() == self.keys.data_ptr()
-        return is_here and length == self.taken and length + more <= self.keys.shape[-2]
+        is_same = keys.data_ptr() == self.keys.data_ptr()
+        return is_same and length == self.taken and length + more <= self.keys.shape[-2]
 
 
 class RoomyLayer(DynamicLayer):
-    """A layer of a cache that grows without being copied."""
+    """A layer of a cache that grows without copies."""
 
     room: Room | None = None
 
     @classmethod
-    def of(cls, layer: DynamicLayer) -> RoomyLayer:
-        made = cls()
-        made.__dict__.update(layer.__dict__)
-        return made
+    def from_layer(cls, layer: DynamicLayer) -> RoomyLayer:
+        copied = cls()
+        copied.__dict__.update(layer.__dict__)
+        return copied
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if self.keys is None or self.values is None or not torch.is_inference_mode_enabled():
-            return super().update(key_states, value_states)  # nothing is written to what a gradient may need
+            return super().update(key_states, value_states)  # a gradient may need the old tensors
         more = key_states.shape[-2]
-        if self.room is None or not self.room.continues(self.keys, more):
-            self.room = Room.behind(self.keys, self.values, max(ROOM, more))
+        if self.room is None or not self.room.has_place_for(self.keys, more):
+            self.room = Room.allocate(self.keys, self.values, max(ROOM, more))
         self.room.write(key_states, value_states)
         self.keys, self.values = (part[..., : self.room.taken, :] for part in (self.room.keys, self.room.values))
         return self.keys, self.values
 
 
-def shell(cache: Any) -> Any:
-    """The same tensors in new objects."""
-    made = copy.copy(cache)
-    made.layers = [RoomyLayer.of(layer) if type(layer) is DynamicLayer else copy.copy(layer) for layer in cache.layers]
-    return made
+def copy_shell(cache: Any) -> Any:
+    """A copy of the cache that shares its tensors."""
+    copied = copy.copy(cache)
+    copied.layers = [
+        RoomyLayer.from_layer(layer) if type(layer) is DynamicLayer else copy.copy(layer) for layer in cache.layers
+    ]
+    return copied
 
 
-def apart(cache: Any) -> Any:
-    """The same, without the room behind them, which is of no use to tensors that will be made of these."""
-    made = shell(cache)
-    for layer in made.layers:
+def copy_without_room(cache: Any) -> Any:
+    """A copy without room, for tensors that will be replaced."""
+    copied = copy_shell(cache)
+    for layer in copied.layers:
         layer.room = None
-    return made
+    return copied
 
 
 def is_plain(layer: Any) -> bool:
-    """Whether a layer of a cache keeps keys and values and nothing else."""
+    """Whether a layer keeps keys and values only."""
     return hasattr(layer, "batch_select_indices") and not any(hasattr(layer, f"{kind}_states") for kind in MORE_STATES)

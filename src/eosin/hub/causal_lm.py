@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from eosin.contracts import Prefix, Promising, Token, Tokens
 from eosin.errors import BadInput
-from eosin.hub.cache import Cached, is_plain, shell
-from eosin.hub.norms import least_log_odds
+from eosin.hub.cache import Cached, copy_shell, is_plain
+from eosin.hub.norms import bound_log_odds
 from eosin.log_odds import Promise
 
 BY_NORM = "the final norm bounds the hidden vectors, and so the logits (Lemma 3.2)"
 
 
-def exact(logits: Tensor) -> Tensor:
-    """At least float32."""
+def to_float(logits: Tensor) -> Tensor:
+    """Logits in float32, or in float64 if they are."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -45,19 +45,19 @@ class CausalLM(nn.Module):
         "_name_or_path", "name_or_path", "transformers_version", "dtype", "_commit_hash", "_takes",
         "_original_object_hash",  # another one in each process
     )  # fmt: skip
-    """Attributes that do not change what the model says."""
+    """Attributes that do not affect the model's output."""
     pool = 64
-    """Rows that are decoded at a time unless it is said otherwise: each has keys and values of all layers."""
+    """Rows that are decoded together by default: each needs keys and values of all layers."""
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """Those of the generation config."""
+        """The stop strings of the generation config."""
         named = getattr(self.model.generation_config, "stop_strings", None) or ()
         return (named,) if isinstance(named, str) else tuple(named)
 
     @property
     def window(self) -> int | None:
-        """The longest text that the model has positions for."""
+        """The number of positions of the model."""
         config = self.model.config.get_text_config()
         return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
 
@@ -69,16 +69,16 @@ class CausalLM(nn.Module):
 
     def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
         tokens, length = torch.cat([prefix, continuation[:, :-1]], dim=1), continuation.shape[1]
-        # a head that counts its steps counts those whose logits are asked for
+        # a self-terminating head counts the positions whose logits are requested
         arguments = {"logits_to_keep": length} if "logits_to_keep" in self._takes else {}
         logits = self.model(input_ids=tokens, use_cache=False, **arguments).logits[:, -length:]
-        return exact(logits).log_softmax(-1).gather(-1, continuation[..., None])[..., 0]
+        return to_float(logits).log_softmax(-1).gather(-1, continuation[..., None])[..., 0]
 
     def promise(self, temperature: float = 1.0) -> Promise:
         """The promise of the model's head, or Lemma 3.2 with the bound that a final norm puts on the hidden vectors."""
         if isinstance(self.model, Promising) and self._ends_as_its_head():
             return self.model.promise(temperature)
-        least = least_log_odds(self.model, self.eos_ids, temperature)
+        least = bound_log_odds(self.model, self.eos_ids, temperature)
         return Promise(lambda steps: torch.full_like(steps, least), BY_NORM)
 
     def _ends_as_its_head(self) -> bool:
@@ -86,7 +86,7 @@ class CausalLM(nn.Module):
         return set(self.model.config.eos_ids) <= set(self.eos_ids)
 
     def _read(self, tokens: Tokens, state: Cached | None) -> tuple[Tensor, Cached]:
-        """The logits after the last of the tokens."""
+        """The logits after the last token."""
         arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
         if "logits_to_keep" in self._takes:
             arguments["logits_to_keep"] = 1
@@ -96,14 +96,14 @@ class CausalLM(nn.Module):
         cache = getattr(answer, "past_key_values", None)
         if cache is None or not all(map(is_plain, getattr(cache, "layers", [None]))):
             raise BadInput(
-                f"{type(self.model).__name__} keeps no cache of keys and values alone, which rows can be taken out of; "
+                f"{type(self.model).__name__} has no cache of keys and values alone, from which rows can be taken; "
                 "Eosin needs one (use_cache)"
             )
         padding = tokens.new_zeros(len(tokens)) if state is None else state.padding
-        return exact(answer.logits[:, -1]), Cached(cache, padding)
+        return to_float(answer.logits[:, -1]), Cached(cache, padding)
 
     def _after(self, state: Cached) -> dict[str, Any]:
-        past: dict[str, Any] = {"past_key_values": shell(state.cache)}
+        past: dict[str, Any] = {"past_key_values": copy_shell(state.cache)}
         if not state.padding.any():
             return past
         places = torch.arange(state.length + 1, device=state.padding.device)

@@ -1,6 +1,6 @@
-"""Why a model may not stop, before it is run: static checks of a model folder and of what it was trained on.
+"""Why a model may not stop: static checks of a model folder and of its training texts.
 
-Each check is a function from a `Patient` to findings, and a line in CHECKS.
+Each check is a function from a `Patient` to findings, listed in CHECKS.
 """
 
 from __future__ import annotations
@@ -15,60 +15,60 @@ from typing import Any
 from transformers import AutoConfig, GenerationConfig
 
 from eosin.errors import BadInput
-from eosin.hub.endings import all_endings, as_ids, named_endings, turn_end
-from eosin.hub.loading import NO_TOKENIZER, open_tokenizer, opening, place_of
+from eosin.hub.endings import find_endings, find_turn_end, join_endings, to_ids
+from eosin.hub.loading import NO_TOKENIZER, explain_errors, locate, open_tokenizer
 
 USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
 """What `generate` does where nothing is set."""
 GENERATION = "generation_config.json"
 NAME_AN_EOS = "set generation_config.eos_token_id to the token that ends the training texts"
-LOOKED_AT = 2000
-"""Examples of a training set that are tokenised."""
+MOST_EXAMPLES = 2000
+"""Examples of a training set that are read."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is so, why it matters, and what to do about it."""
+    """A fact, why it matters, and what to do about it."""
 
     what: str
     why: str
     fix: str
     wrong: bool = True
-    """False: worth knowing, but nothing is wrong."""
+    """False for a note: worth knowing, but not wrong."""
 
 
 @dataclass(frozen=True)
 class Patient:
-    """A model folder without its weights, and the texts it was or will be trained on."""
+    """A model folder without its weights, and training texts."""
 
     tokenizer: Any
     """None if the model has no tokenizer files."""
     config: Any
     generation: Any
     examples: Sequence[list[int]] = ()
-    """Token ids as training would see them."""
+    """Token ids, as training sees them."""
     max_length: int | None = None
-    """To which training cuts them."""
+    """The length to which training cuts them."""
 
     @property
     def named(self) -> dict[str, tuple[int, ...]]:
-        return named_endings(self.tokenizer, self.config, self.generation)
+        return find_endings(self.tokenizer, self.config, self.generation)
 
     @property
     def endings(self) -> tuple[int, ...]:
-        return all_endings(self.named)
+        return join_endings(self.named)
 
     @property
     def stops_at(self) -> tuple[int, ...]:
-        """The tokens at which `generate` really stops."""
-        return as_ids(self.generation.eos_token_id) or as_ids(self.config.get_text_config().eos_token_id)
+        """The tokens at which `generate` stops."""
+        return to_ids(self.generation.eos_token_id) or to_ids(self.config.get_text_config().eos_token_id)
 
     @property
     def vocab_size(self) -> int | None:
         return getattr(self.config.get_text_config(), "vocab_size", None)
 
-    def producible(self, ids: Iterable[int]) -> list[int]:
-        """Those of the tokens that the model has, in order."""
+    def keep_valid(self, ids: Iterable[int]) -> list[int]:
+        """The tokens that the model has, sorted."""
         end = math.inf if self.vocab_size is None else self.vocab_size
         return sorted({token for token in ids if 0 <= token < end})
 
@@ -76,13 +76,14 @@ class Patient:
     def padding(self) -> int | None:
         return getattr(self.tokenizer, "pad_token_id", None)
 
-    def words(self, ids: Sequence[int]) -> str:
+    def spell(self, ids: Sequence[int]) -> str:
         if self.tokenizer is None:
             return ", ".join(map(str, ids))
         known = range(len(self.tokenizer))
         names = (self.tokenizer.convert_ids_to_tokens(token) if token in known else "no token" for token in ids)
         return ", ".join(f"{token} ({name})" for token, name in zip(ids, names, strict=True))
 
+    @property
     def positions(self) -> int | None:
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
@@ -90,9 +91,9 @@ class Patient:
 def open_patient(
     folder: str, trained_on: Path | None = None, max_length: int | None = None, trust_remote_code: bool = False
 ) -> Patient:
-    """Read what is there to be read; a hub id is looked up in the local cache, or fetched where there is a network."""
-    name, more = place_of(folder, trust_remote_code)
-    with opening(folder):
+    """Read what the folder has. A hub id is read from the local cache, or downloaded."""
+    name, more = locate(folder, trust_remote_code)
+    with explain_errors(folder):
         config = AutoConfig.from_pretrained(name, **more)
     tokenizer = open_tokenizer(folder, trust_remote_code)
     if tokenizer is None and trained_on is not None:
@@ -111,17 +112,17 @@ def open_patient(
 
 
 def read_examples(path: Path, tokenizer: Any) -> list[list[int]]:
-    """Texts, or JSON lines with `text` or `messages`, tokenised as a trainer would."""
+    """Read texts, or JSON lines with `text` or `messages`, tokenised as by a trainer."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()][:LOOKED_AT]
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()][:MOST_EXAMPLES]
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text: {error.reason}; convert it first") from error
     if not lines:
         raise BadInput(f"{path} holds no example")
-    return [as_example(line, number, path, tokenizer) for number, line in enumerate(lines, 1)]
+    return [encode_example(line, number, path, tokenizer) for number, line in enumerate(lines, 1)]
 
 
-def as_example(line: str, number: int, path: Path, tokenizer: Any) -> list[int]:
+def encode_example(line: str, number: int, path: Path, tokenizer: Any) -> list[int]:
     if path.suffix not in (".json", ".jsonl"):
         return tokenizer(line)["input_ids"]
     try:
@@ -140,8 +141,8 @@ def no_tokenizer(patient: Patient) -> Iterator[Finding]:
     if patient.tokenizer is None:
         yield Finding(
             f"there are {NO_TOKENIZER}",
-            "which token ends a text is known from the configurations only; transformers may make up a tokenizer "
-            "whose eos is another",
+            "which token ends a text is known from the configurations only; transformers may invent a tokenizer "
+            "with another eos",
             "put the files of the tokenizer that the model was trained with beside config.json",
             wrong=False,
         )
@@ -160,8 +161,8 @@ def disagreeing_eos(patient: Patient) -> Iterator[Finding]:
     """The chat template has a check of its own."""
     sources = {name: ids for name, ids in patient.named.items() if name != "chat template"}
     if len({frozenset(ids) for ids in sources.values()}) > 1:
-        said = "; ".join(f"{name}: {patient.words(ids)}" for name, ids in sources.items())
-        advised = patient.producible(i for ids in sources.values() for i in ids)
+        said = "; ".join(f"{name}: {patient.spell(ids)}" for name, ids in sources.items())
+        advised = patient.keep_valid(i for ids in sources.values() for i in ids)
         yield Finding(
             f"eos ids disagree ({said})",
             "generate stops at those of the generation config only, and a trainer teaches those of the tokenizer",
@@ -171,7 +172,7 @@ def disagreeing_eos(patient: Patient) -> Iterator[Finding]:
 
 
 def unknown_eos(patient: Patient) -> Iterator[Finding]:
-    left = patient.producible(patient.endings)
+    left = patient.keep_valid(patient.endings)
     beyond = [token for token in patient.endings if token not in left]
     if beyond:
         sources = [name for name, ids in patient.named.items() if set(ids) & set(beyond)]
@@ -184,10 +185,10 @@ def unknown_eos(patient: Patient) -> Iterator[Finding]:
 
 
 def turn_end_is_no_eos(patient: Patient) -> Iterator[Finding]:
-    ends = turn_end(patient.tokenizer)
-    if patient.producible(ends) and not set(ends) & set(patient.stops_at):
+    ends = find_turn_end(patient.tokenizer)
+    if patient.keep_valid(ends) and not set(ends) & set(patient.stops_at):
         yield Finding(
-            f"the chat template ends a turn with {patient.words(ends)}, which is not among the eos ids of generate",
+            f"the chat template ends a turn with {patient.spell(ends)}, which is not among the eos ids of generate",
             "the model writes the end of its turn and goes on",
             f"add {ends[0]} to generation_config.eos_token_id",
         )
@@ -196,7 +197,7 @@ def turn_end_is_no_eos(patient: Patient) -> Iterator[Finding]:
 def padding_is_eos(patient: Patient) -> Iterator[Finding]:
     if patient.padding is not None and patient.padding in patient.endings:
         yield Finding(
-            f"the padding token is an eos: {patient.words([patient.padding])}",
+            f"the padding token is an eos: {patient.spell([patient.padding])}",
             "a collator that masks padding (DataCollatorForLanguageModeling) masks every eos too: none is ever trained",
             "give the tokenizer a padding token of its own, or build labels from the attention mask",
         )
@@ -253,7 +254,7 @@ def banned_eos(patient: Patient) -> Iterator[Finding]:
     banned = {ids[0] for ids in generation.bad_words_ids or () if len(ids) == 1} | set(generation.suppress_tokens or ())
     if banned & set(patient.endings):
         yield Finding(
-            f"bad_words_ids or suppress_tokens ban {patient.words(sorted(banned & set(patient.endings)))}",
+            f"bad_words_ids or suppress_tokens ban {patient.spell(sorted(banned & set(patient.endings)))}",
             "decoding can only stop at the length limit",
             "take the eos out of them",
         )
@@ -286,7 +287,7 @@ def forced_eos(patient: Patient) -> Iterator[Finding]:
 
 
 def longest_output(patient: Patient) -> Iterator[Finding]:
-    generation, positions = patient.generation, patient.positions()
+    generation, positions = patient.generation, patient.positions
     if generation.max_new_tokens:
         said = f"{generation.max_new_tokens:,} new tokens (max_new_tokens)"
     elif generation.max_length:
@@ -320,21 +321,21 @@ CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
 
 
 def examine(patient: Patient) -> list[Finding]:
-    """What is wrong first."""
-    found = [finding for check in CHECKS for finding in looked_at(check, patient)]
+    """All findings, wrong ones first."""
+    found = [finding for check in CHECKS for finding in run_check(check, patient)]
     return sorted(found, key=lambda finding: not finding.wrong)
 
 
-def looked_at(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
-    """What a check finds; that it cannot be made is a finding too."""
+def run_check(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
+    """The findings of a check. If it fails, that is a finding too."""
     try:
         return list(check(patient))
-    except Exception as error:  # configurations hold whatever was written there
+    except Exception as error:  # configurations hold arbitrary values
         said = " ".join(str(error).split())
         return [
             Finding(
-                f"the check {check.__name__} cannot be made: {type(error).__name__}: {said}",
-                "a value in the configuration is not of the kind that transformers expects",
+                f"the check {check.__name__} failed: {type(error).__name__}: {said}",
+                "a value in the configuration has another type than transformers expects",
                 "correct it in config.json, generation_config.json or tokenizer_config.json",
             )
         ]

@@ -3,14 +3,12 @@
     model.generate(**inputs, do_sample=True, top_p=0.9, custom_generate=eosin.hub.consistent)
     model.generate(**inputs, logits_processor=[eosin.hub.TerminationFloor(eos_ids, budget=500)])
 
-Neither copies a generation loop: the first wraps the warpers that `generate` has prepared and hands over to its own
-loop, the second is a logits processor.
+The first wraps the warpers of `generate` and calls its own loop. The second is a logits processor.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +34,7 @@ TRUNCATING = (
 
 
 class KeepsEos(LogitsProcessor):
-    """A truncation that gives back what it took from eos."""
+    """A truncation that restores the score of eos."""
 
     def __init__(self, inner: Any, eos_ids: Tensor):
         self.inner = inner
@@ -47,14 +45,24 @@ class KeepsEos(LogitsProcessor):
     ) -> Float[Tensor, "batch vocab"]:
         eos_ids = self.eos_ids.to(scores.device)
         before = scores.index_select(1, eos_ids)
-        # a warper leaves what it is given as it is, so what it returns may be written to
+        # a warper does not change its input, so its output may be written to
         return self.inner(input_ids, scores).index_copy_(1, eos_ids, before)
 
 
 def consistent(
-    model: Any, input_ids: Tensor, logits_processor: LogitsProcessorList, generation_config: Any, **others: Any
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    generation_config: Any,
+    stream_to: Any = None,
+    **others: Any,
 ) -> Any:
-    """For `generate(custom_generate=...)`: whatever truncation is set keeps eos (Theorem 4.1)."""
+    """For `generate(custom_generate=...)`: every truncation that is set keeps eos (Theorem 4.1).
+
+    `generate` does not pass its `streamer` to a function of the user's. Name it `stream_to` instead:
+
+        model.generate(**inputs, do_sample=True, custom_generate=eosin.hub.consistent, stream_to=streamer)
+    """
     eos_ids = generation_config.eos_token_id
     if eos_ids is None:
         raise BadInput("generate has no eos_token_id to keep; set it in the generation config")
@@ -64,28 +72,23 @@ def consistent(
     )
     beams = (generation_config.num_beams or 1) > 1
     loop = type(model)._beam_search if beams else type(model)._sample
-    if not beams and "streamer" not in others:
-        others["streamer"] = streamer_of_caller()
+    if stream_to is not None and beams:
+        raise BadInput("stream_to cannot be used with beams: set num_beams to 1")
+    if stream_to is not None:
+        stream_to.put(input_ids.cpu())  # a streamer gets the prompt first
+        others["streamer"] = stream_to
     return loop(model, input_ids, logits_processor=kept, generation_config=generation_config, **others)
 
 
-def streamer_of_caller() -> Any:
-    """`generate` keeps its streamer to itself when it is given a callable: it is looked up where it was given."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "generate":
-        frame = frame.f_back
-    return None if frame is None else frame.f_locals.get("streamer")
-
-
 class TerminationFloor(LogitsProcessor):
-    """A floor under the probability of eos: survival is multiplied by (1 - epsilon)^(t - grace) after `grace` tokens.
+    """A floor under the probability of eos: after `grace` tokens, survival is multiplied by (1 - epsilon)^(t - grace).
 
     eos_ids         the tokens that end a text
-    epsilon, grace  of the floor; or instead of both
-    budget          a length: greedy decoding ends before it, and sampling but for one case in a million
-    prompt_length   tokens of the input that were not generated; without it, the length of the first input that comes
+    epsilon, grace  of the floor; or instead of both:
+    budget          a length that greedy decoding never reaches, and sampling in one case of a million
+    prompt_length   tokens of the prompt; by default, the length of the first input
 
-    Returns normalised log-probabilities, as beam search adds them up.
+    Returns normalised log-probabilities, which beam search can add.
     """
 
     def __init__(
@@ -126,27 +129,27 @@ class TerminationFloor(LogitsProcessor):
         return log_probs.index_copy(1, eos_ids, raised).log_softmax(-1)
 
     def _step(self, input_ids: Int[Tensor, "batch time"]) -> int:
-        """Of the next token, counted from 1.
+        """The step of the next token, counted from 1.
 
-        An input goes on with a prompt if it begins with it and is longer than the last one by a token at most: it may
-        be shorter, where tokens that were guessed have been rejected.
+        An input continues a prompt if it begins with it and is at most one token longer than the last input. It may
+        be shorter, if speculated tokens were rejected.
         """
         length = input_ids.shape[1]
         if self.prompt_length is not None:
             return length - self.prompt_length + 1
-        if not self._goes_on(input_ids):
+        if not self._continues_prompt(input_ids):
             self._prompt = input_ids.clone()
         self._last = length
         return length - self._prompt.shape[1] + 1
 
-    def _goes_on(self, input_ids: Int[Tensor, "batch time"]) -> bool:
-        rows, begun = self._prompt.shape
-        here = begun < input_ids.shape[1] <= self._last + 1 and len(input_ids) == rows
-        return here and torch.equal(input_ids[:, :begun], self._prompt.to(input_ids.device))
+    def _continues_prompt(self, input_ids: Int[Tensor, "batch time"]) -> bool:
+        rows, start = self._prompt.shape
+        fits = start < input_ids.shape[1] <= self._last + 1 and len(input_ids) == rows
+        return fits and torch.equal(input_ids[:, :start], self._prompt.to(input_ids.device))
 
 
 class Unknown:
-    """A model of which nothing is known but what ends a text."""
+    """A model of which only the eos tokens are known."""
 
     def __init__(self, eos_ids: tuple[int, ...]):
         self.vocab_size, self.eos_ids = max(eos_ids) + 2, eos_ids

@@ -31,7 +31,7 @@ from transformers.generation.utils import GenerationMixin
 
 from eosin.contracts import BoundedHead, Head, HeadMemories, HeadMemory
 from eosin.errors import BadInput
-from eosin.hub.endings import as_ids
+from eosin.hub.endings import to_ids
 from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
 from eosin.logits import rewrite_eos
 from eosin.models.heads import build_head, keeps_softmax, resolve_head
@@ -265,7 +265,7 @@ def add_head(
     settings      of the head; with epsilon=1e-3, p(eos) is at least 1 - 0.999^t at step t
     """
     named = eos_ids if eos_ids is not None else model.generation_config.eos_token_id
-    ids = as_ids(named) or as_ids(model.config.get_text_config().eos_token_id)
+    ids = to_ids(named) or to_ids(model.config.get_text_config().eos_token_id)
     if not ids:
         raise BadInput("the model names no eos; say which tokens end a text (eos_ids)")
     config = SelfTerminatingConfig(

@@ -1,7 +1,7 @@
-"""How improbable eos can get in a model whose last layer is a norm (Lemma 3.2).
+"""A lower bound on the log-odds of eos for models whose last layer is a norm (Lemma 3.2).
 
-The hidden vector is h = g * n + b with |n|_2 <= sqrt(d), whatever went before, so no logit leads that of eos by more
-than sqrt(d) |g * (u_v - u_eos)|_2 + (u_v - u_eos) . b. Gain and bias are read off the norm by asking it, not its class:
+The hidden vector is h = g * n + b with |n|_2 <= sqrt(d), whatever the text, so no logit exceeds that of eos by more
+than sqrt(d) |g * (u_v - u_eos)|_2 + (u_v - u_eos) . b. Gain and bias are measured on the norm, since classes differ:
 Gemma's gain is 1 + weight, and a root-mean-square norm has no bias.
 """
 
@@ -17,24 +17,24 @@ from eosin.devices import own_precision
 
 NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "norm_f")
 LARGE = 1e4
-"""Inputs of this size make the norm's own epsilon immaterial."""
+"""For inputs of this size the epsilon of a norm does not matter."""
 CLOSE = 1e-3
 SOME_TOKENS = 4
 AGREEING = 1e-2
-"""Of the largest logit: bfloat16 rounds to half of this."""
+"""Relative to the largest logit: bfloat16 rounds to half of this."""
 
 
 @own_precision()
-def least_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.0) -> float:
-    """Of all tokens that end together; minus infinity where nothing is known of the last layer."""
-    norm, output = last_norm(model), model.get_output_embeddings()
-    found = None if norm is None else gain_and_bias(norm)
-    factor = 0.0 if found is None or output is None else factor_on_logits(model, norm, output)
-    if found is None or factor <= 0 or softcapped(model):
+def bound_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.0) -> float:
+    """A lower bound on the log-odds of ending; minus infinity if the last layer is of an unknown kind."""
+    norm, output = find_last_norm(model), model.get_output_embeddings()
+    found = None if norm is None else read_gain_and_bias(norm)
+    factor = 0.0 if found is None or output is None else measure_logit_factor(model, norm, output)
+    if found is None or factor <= 0 or is_softcapped(model):
         return -math.inf
     gain, shift = found
     weight, bias = output.weight.detach().double(), getattr(output, "bias", None)
-    eos = eos_ids[0]  # together the tokens that end are at least as probable as the first of them
+    eos = eos_ids[0]  # all eos tokens together are at least as probable as the first
     difference = weight - weight[eos]
     lead = math.sqrt(len(gain)) * (difference * gain).norm(dim=1) + difference @ shift
     if bias is not None:
@@ -43,10 +43,10 @@ def least_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.
     return -float((lead * factor / temperature).logsumexp(0))
 
 
-def factor_on_logits(model: Any, norm: Any, output: Any) -> float:
-    """What the output layer's answer to the norm is multiplied with: one, or what a model scales its logits by.
+def measure_logit_factor(model: Any, norm: Any, output: Any) -> float:
+    """The factor by which a model scales its logits, measured on one input; usually one.
 
-    It is asked, on one input. Zero where the logits are anything else, such as capped.
+    Zero if the logits are no multiple of the output layer, for example if they are capped.
     """
     seen: list[Tensor] = []
     hook = norm.register_forward_hook(lambda _, inputs, made: seen.append(made))
@@ -64,18 +64,18 @@ def factor_on_logits(model: Any, norm: Any, output: Any) -> float:
     return factor if agrees else 0.0
 
 
-def softcapped(model: Any) -> bool:
-    """A cap on the logits is a bound of another kind, and a better one; it is not used here."""
+def is_softcapped(model: Any) -> bool:
+    """Whether logits are capped. The cap is a better bound, which is not used here."""
     return bool(getattr(model.config.get_text_config(), "final_logit_softcapping", None))
 
 
-def last_norm(model: Any) -> Any:
+def find_last_norm(model: Any) -> Any:
     body = getattr(model, "base_model", model)
     return next((module for name in NAMES if (module := getattr(body, name, None)) is not None), None)
 
 
-def gain_and_bias(norm: Any) -> tuple[Tensor, Tensor] | None:
-    """Of a norm, in float64; None if it does not behave as one."""
+def read_gain_and_bias(norm: Any) -> tuple[Tensor, Tensor] | None:
+    """Gain and bias of a norm, in float64; None if it does not behave as a norm."""
     parameter = next(norm.parameters(), None)
     if parameter is None:
         return None
@@ -86,7 +86,7 @@ def gain_and_bias(norm: Any) -> tuple[Tensor, Tensor] | None:
         plus, minus, mixed = (norm(each)[0].double() for each in (ones, -ones, signs))
     bias = (plus + minus) / 2
     directions = signs[0].double() / LARGE
-    # of equal inputs a norm that subtracts the mean leaves the bias alone
+    # for equal inputs, a norm that subtracts the mean returns the bias
     gain = (mixed - bias) * directions
     behaves = torch.allclose(plus, bias, atol=CLOSE) or torch.allclose(plus, gain + bias, atol=CLOSE, rtol=CLOSE)
     return (gain, bias) if behaves and parameter.numel() % 2 == 0 else None

@@ -1,19 +1,19 @@
-"""Fine-tuning a pretrained model, plain or with a self-terminating head: the paper's GPT-2 experiment.
+"""Fine-tune a pretrained model, plain or with a self-terminating head: the paper's GPT-2 experiment.
 
     [data]        Recipe      a line of the text is a sequence
     [pretrained]  Pretrained  what is fine-tuned
     [head]        HEADS       as in eosin.models.heads; softmax is the model's own
     [training]    Steps       optimiser and schedule
 
-As in the paper's experiment all but the first token of a line is predicted, so that loss, perplexity and the product of
-a self-terminating head include the context. The loop, the run directory and resuming are those of `eosin.training`.
+As in the paper's experiment all tokens of a line but the first are predicted: loss, perplexity and the product of a
+self-terminating head include the context. `eosin.training` has the loop, the run directory and resuming.
 """
 
 from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,57 +24,59 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from eosin.contracts import Rows
-from eosin.data.batches import Batch, Plan, gather, shuffled
+from eosin.data.batches import Batch, Plan, gather, plan_shuffled
 from eosin.data.corpus import OF_MODEL, Corpus, Recipe
 from eosin.data.layout import Layout
 from eosin.data.preparation import open_corpus
+from eosin.data.prompts import Prompts
 from eosin.data.tokenizer import Tokenizer
 from eosin.errors import BadInput
+from eosin.events import Watch, ignore
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.heads import add_head
 from eosin.hub.loading import Words, load_causal, load_words
-from eosin.models.checkpoint import CONFIG, WEIGHTS, build_trained
+from eosin.models.checkpoint import build_trained
 from eosin.models.heads import build_head, keeps_softmax, resolve_head
-from eosin.settings import Table, build, check_known, read_toml
+from eosin.settings import Table, build, check_sections
 from eosin.storage.files import PARTIAL
 from eosin.training.evaluation import Likelihood, evaluate
-from eosin.training.trainer import Trainer, derived_seed
+from eosin.training.trainer import Trainer, derive_seed
 
 SECTIONS = ("data", "pretrained", "head", "training")
 EXPORT = "model"
-"""The folder of a finished run that transformers can open."""
+"""The folder of a finished run for transformers."""
 SHORTEST = 8
-"""Lines are taken to have more tokens than this, so that it is their tokens that limit a batch."""
+"""Lines are assumed to have more tokens than this, so that tokens limit a batch."""
 USUAL_WEIGHTS = 1.3e8
-"""Of the models that this is meant for, to estimate how long it takes."""
+"""Weights of a typical model, to estimate how long fine-tuning takes."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What is fine-tuned."""
+    """The model to fine-tune."""
 
     model: str
     """A folder, a .gguf file, a hub id, or smollm2."""
     trust_remote_code: bool = False
-    """Whether code that comes with the model is run."""
+    """Whether to run code that comes with the model."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Adam on shuffled batches at a rate that falls to zero; the weights that validate best are kept."""
+    """Adam on shuffled batches, with a rate that decays to zero; the weights that validate best are kept."""
 
     steps: int = 400_000
-    """Of gradient descent; with none the model is taken as it is."""
+    """Steps of gradient descent; 0 keeps the model unchanged."""
     validate_every: int = 5_000
     """Steps between two validations."""
     tokens: int = 1024
-    """The most in a batch, padding included; longer lines are cut off."""
+    """Maximum tokens in a batch, padding included; longer lines are cut off."""
     learning_rate: float = 5e-5
-    """Adam's, to begin with; transformers' default."""
+    """Of Adam, at the start; the default of transformers."""
     clip: float = 1.0
     """Largest norm of the gradient."""
     lines: int = 0
-    """Of valid and of test, so many are measured; 0: all."""
+    """Measure so many lines of valid and of test; 0: all."""
     seed: int = 0
     """Decides the order of the batches and dropout."""
     log_every: int = 100
@@ -91,32 +93,32 @@ class Steps:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a fine-tuned model is but for its weights."""
+    """What builds a fine-tuned model, without its weights."""
 
     pretrained: Pretrained
     head: dict[str, Any]
 
     def build(self, seed: int = 0) -> CausalLM:
-        """With the pretrained weights, whatever the seed."""
+        """The model with pretrained weights, whatever the seed."""
         model, _ = load_causal(self.pretrained.model, trust_remote_code=self.pretrained.trust_remote_code)
         if keeps_softmax(build_head(self.head)):
             return CausalLM(model.model, model.eos_ids)
         return CausalLM(add_head(model.model, eos_ids=model.eos_ids, count_prompt=True, **self.head), model.eos_ids)
 
-    def words(self) -> Words:
+    def load_words(self) -> Words:
         return load_words(self.pretrained.model, self.pretrained.trust_remote_code)
 
-    def tokenizer(self) -> Tokenizer:
-        """For texts: a special token that is written in one is text."""
-        backend = getattr(self.words().inner, "backend_tokenizer", None)
+    def load_tokenizer(self) -> Tokenizer:
+        """The tokenizer for texts: the name of a special token in a text is text."""
+        backend = getattr(self.load_words().inner, "backend_tokenizer", None)
         if backend is None:
-            raise BadInput(f"{self.pretrained.model} has a tokenizer of the slow kind; fine-tuning needs a fast one")
+            raise BadInput(f"{self.pretrained.model} has a slow tokenizer; fine-tuning needs a fast one")
         inner = tokenizers.Tokenizer.from_str(backend.to_str())
         inner.encode_special_tokens = True
         return Tokenizer(inner)
 
-    def layout(self) -> Layout:
-        return layout_of(self.words(), self.pretrained.model)
+    def load_layout(self) -> Layout:
+        return make_layout(self.load_words(), self.pretrained.model)
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
@@ -127,17 +129,14 @@ class Tuned:
 class Tuning:
     """The settings of one run."""
 
-    measured: ClassVar[tuple[str, ...]] = ("valid", "test")
+    measured_splits: ClassVar[tuple[str, ...]] = ("valid", "test")
     data: Recipe
     training: Steps
     tuned: Tuned
 
     @classmethod
-    def of(cls, table: Table) -> Tuning:
-        for section, settings in table.items():
-            check_known(section, SECTIONS, "a section of the settings of a fine-tuning")
-            if not isinstance(settings, dict):
-                raise BadInput(f"[{section}] must be a section, got {section} = {settings!r}")
+    def from_table(cls, table: Table) -> Tuning:
+        check_sections(table, SECTIONS, "the settings of a fine-tuning")
         pretrained = build(Pretrained, table["pretrained"], "pretrained")
         data = {**table.get("data", {}), "tokenization": OF_MODEL + pretrained.model}
         head = resolve_head(table.get("head", {"kind": "softmax"}))
@@ -151,14 +150,11 @@ class Tuning:
     def architecture(self, vocab_size: int) -> Tuned:
         return self.tuned
 
-    def corpus(self, below: Path) -> Corpus:
-        return open_corpus(self.data, below, self._pretrained)
-
-    def _pretrained(self) -> tuple[Tokenizer, Layout]:
-        return self.tuned.tokenizer(), self.tuned.layout()
+    def open_corpus(self, below: Path) -> Corpus:
+        return open_corpus(self.data, below, lambda: (self.tuned.load_tokenizer(), self.tuned.load_layout()))
 
     def check(self, corpus: Corpus) -> None:
-        """That the corpus is what the settings say, and in the model's own tokens."""
+        """Raise BadInput unless the corpus has these settings and the tokens of the model."""
         for key in ("tokenization", "context", "short", "sentences_by"):
             mine, theirs = getattr(self.data, key), getattr(corpus.recipe, key)
             if mine != theirs:
@@ -167,16 +163,29 @@ class Tuning:
                     "name a text instead of a prepared corpus"
                 )
 
-    def resolved(self, corpus: Corpus) -> dict[str, Table]:
+    def resolve(self, corpus: Corpus) -> dict[str, Table]:
         data = {**asdict(corpus.recipe), "source": self.data.source}
         return {"data": data, **self.tuned.sections, "training": asdict(self.training)}
 
     @property
-    def given(self) -> dict[str, Table]:
+    def sections(self) -> dict[str, Table]:
         return {"data": asdict(self.data), **self.tuned.sections, "training": asdict(self.training)}
 
-    def trainer(self, corpus: Corpus, device: torch.device, precision: str) -> FineTuner:
+    def build_trainer(self, corpus: Corpus, device: torch.device, precision: str) -> FineTuner:
         return FineTuner(self, corpus, device, precision)
+
+    def load_model(self, folder: Path) -> CausalLM:
+        if (folder / EXPORT).is_dir():  # a finished run does not need the model that it started from
+            remote = self.tuned.pretrained.trust_remote_code
+            return load_causal(str(folder / EXPORT), trust_remote_code=remote)[0]
+        return build_trained(folder, self.tuned)
+
+    def encode_prompts(self, folder: Path, texts: Sequence[str]) -> Prompts:
+        """Prompts as the lines of the corpus begin."""
+        words = load_words(str(folder / EXPORT)) if (folder / EXPORT).is_dir() else self.tuned.load_words()
+        layout = make_layout(words, self.tuned.pretrained.model)
+        start = [] if layout.bos is None else [layout.bos]
+        return Prompts([[*start, *words.inner(text, add_special_tokens=False)["input_ids"]] for text in texts])
 
     @property
     def measured_lines(self) -> int | None:
@@ -186,15 +195,15 @@ class Tuning:
         return USUAL_WEIGHTS
 
     def tokens_read(self, there: dict[str, int]) -> float:
-        """Forward, and twice as much backward; the rest is small beside it."""
+        """Forward and twice as much backward."""
         return 3.0 * self.training.steps * self.training.tokens
 
 
-def layout_of(words: Words, name: str) -> Layout:
-    """Lines as the tokenizer makes them, and eos behind them."""
+def make_layout(words: Words, name: str) -> Layout:
+    """Lines as the tokenizer encodes them, and eos after them."""
     tokenizer = words.inner
     if tokenizer.eos_token_id is None:
-        raise BadInput(f"the tokenizer of {name} has no eos, which every line has to end with")
+        raise BadInput(f"the tokenizer of {name} has no eos, and every line must end with one")
     first = tokenizer("a")["input_ids"][:1]
     begins = tokenizer.bos_token_id is not None and first == [tokenizer.bos_token_id]
     return Layout(
@@ -206,9 +215,10 @@ def layout_of(words: Words, name: str) -> Layout:
 
 
 class FineTuner(Trainer):
-    """A pretrained model, its optimiser and how far they are."""
+    """A pretrained model, its optimiser and its progress."""
 
     span = "part"
+    save_seconds = 900.0
 
     def __init__(self, config: Tuning, corpus: Corpus, device: torch.device, precision: str = "float32"):
         super().__init__(config, corpus, device, precision)
@@ -218,71 +228,51 @@ class FineTuner(Trainer):
                 f"[training] tokens is {self.settings.tokens}, more than the {window} positions of the model; lower it"
             )
 
-    save_seconds = 900.0
-
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.progress.epoch * self.settings.validate_every >= self.settings.steps
 
     @property
     def rate(self) -> float:
         return self.settings.learning_rate * (1 - self.progress.step / self.settings.steps)
 
-    def plan(self) -> Plan:
-        """The batches up to the next validation, of an endless stream of shuffled passes."""
+    def plan_epoch(self) -> Plan:
+        """The batches up to the next validation, from an endless stream of shuffled passes."""
         first = self.progress.epoch * self.settings.validate_every
         last = min(first + self.settings.validate_every, self.settings.steps)
-        return list(itertools.islice(self._stream(), first, last))
+        return list(itertools.islice(self._stream_batches(), first, last))
 
-    def _stream(self) -> Iterator[Tensor]:
+    def _stream_batches(self) -> Iterator[Tensor]:
         tokens = self.settings.tokens
         lengths = (self.corpus.train.lengths + 1).clamp(max=tokens)  # the first token is read too
         for number in itertools.count():
-            seed = derived_seed(self.settings.seed, "order", number)
-            yield from shuffled(lengths, max(1, tokens // SHORTEST), seed, tokens)
+            seed = derive_seed(self.settings.seed, "order", number)
+            yield from plan_shuffled(lengths, max(1, tokens // SHORTEST), seed, tokens)
 
-    def batch(self, rows: Rows) -> Batch:
+    def gather_batch(self, rows: Rows) -> Batch:
         return gather(self.corpus.train, rows, most=self.settings.tokens - 1)
 
-    def divisor(self, batch: Batch) -> int:
-        """The same for all: batches of short lines have fewer tokens, and a mean would let each of them count more."""
+    def get_divisor(self, batch: Batch) -> int:
+        """A constant: with a mean, tokens in batches of short lines would weigh more."""
         return int(self.settings.tokens)
 
     def stall(self) -> None:
         self.progress.stalled += 1
 
-    def likelihood(self, split: str, progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter) -> Likelihood:
-        return evaluate(self.model, self.corpus.splits[split], self.device, progress, self.settings.lines or None)
+    def measure(self, split: str, watch: Watch = ignore) -> Likelihood:
+        lines = self.settings.lines or None
+        return evaluate(self.model, self.corpus.splits[split], self.device, watch, lines, f"perplexity of {split}")
 
-    def conclude(self, folder: Path) -> None:
-        """A folder that transformers can open."""
+    def export(self, folder: Path) -> None:
+        """Write a folder that transformers can open."""
         partial = folder / f"{EXPORT}{PARTIAL}"
         for left in (partial, folder / EXPORT):
             shutil.rmtree(left, ignore_errors=True)
         try:
             self.model.model.save_pretrained(partial)
-            self.architecture.words().inner.save_pretrained(partial)
+            self.architecture.load_words().inner.save_pretrained(partial)
             partial.rename(folder / EXPORT)
         except SafetensorError as error:
             raise OSError(f"cannot write {partial}: {error}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-
-
-def load_tuned(folder: Path) -> CausalLM:
-    """The model of a run directory, ready to decode."""
-    config = Tuning.of(read_toml(folder / CONFIG))
-    if (folder / EXPORT).is_dir():  # it is finished, and whole without the model that it began with
-        return load_causal(str(folder / EXPORT), trust_remote_code=config.tuned.pretrained.trust_remote_code)[0]
-    if not (folder / WEIGHTS).is_file():
-        raise BadInput(f"{folder} has no {WEIGHTS}: it has not been validated yet; see: eosin train {folder}")
-    return build_trained(folder, config.tuned)
-
-
-def prompts_of(folder: Path, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of prompts as the lines of a run's corpus begin."""
-    tuned = Tuning.of(read_toml(folder / CONFIG)).tuned
-    words = load_words(str(folder / EXPORT)) if (folder / EXPORT).is_dir() else tuned.words()
-    layout = layout_of(words, tuned.pretrained.model)
-    start = [] if layout.bos is None else [layout.bos]
-    return [[*start, *words.inner(text, add_special_tokens=False)["input_ids"]] for text in texts]

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from eosin.errors import BadInput
 from eosin.models.heads import build_head, resolve_head
 from eosin.models.neural_lm import CORES, NeuralLM
-from eosin.settings import Table, build, build_kind, read_toml, resolved, resolved_kind, section
-from eosin.storage.files import BUNDLED_RUNS
+from eosin.settings import Table, build, build_kind, resolve, resolve_kind
 from eosin.storage.tensors import load_tensors, save_tensors
 
 CONFIG, WEIGHTS = "config.toml", "weights.safetensors"
-SECTIONS = ("core", "head", "output")
 TWINS = {"demo": ("demo", "demo-st"), "demo-lstm": ("demo-lstm", "demo-lstm-st")}
 """Runs that come with the package and are audited together."""
 
@@ -38,9 +36,9 @@ class Architecture:
     def resolve(cls, sections: Table) -> Architecture:
         unset: Any = None  # core and head are built later
         return cls(
-            core=resolved_kind(CORES, sections.get("core", {}), "core"),
+            core=resolve_kind(CORES, sections.get("core", {}), "core"),
             head=resolve_head(sections.get("head", {})),
-            output=resolved(partial(NeuralLM, unset, unset), sections.get("output", {}), "output"),
+            output=resolve(partial(NeuralLM, unset, unset), sections.get("output", {}), "output"),
         )
 
     def build(self, seed: int = 0) -> NeuralLM:
@@ -62,32 +60,12 @@ def save_weights(folder: Path, model: nn.Module, architecture: Any, notes: Table
     save_tensors(folder / WEIGHTS, dict(model.named_parameters()), {**notes, "model": architecture.sections})
 
 
-def run_folder(run: Path | str) -> Path:
-    """The directory of a run: one that is named, or one that comes with the package."""
-    bundled = {path.name: path for path in BUNDLED_RUNS.iterdir() if (path / CONFIG).is_file()}
-    return Path(run) if (Path(run) / CONFIG).is_file() else bundled.get(str(run), Path(run))
-
-
-def is_bundled(folder: Path) -> bool:
-    return BUNDLED_RUNS in folder.parents
-
-
-def load(run: Path | str) -> NeuralLM:
-    """The trained model of a run directory, or of one that comes with the package, ready to decode."""
-    folder = run_folder(run)
-    if not (folder / CONFIG).is_file():
-        raise BadInput(f"{run} is not a run directory: it has no {CONFIG}; `eosin train` makes one")
-    table = read_toml(folder / CONFIG)
-    architecture = Architecture.resolve({name: section(table, name, folder / CONFIG) for name in SECTIONS})
+def build_trained(folder: Path, architecture: Any) -> Any:
+    """A model of this architecture with the weights of a run directory, ready to decode."""
     if not (folder / WEIGHTS).is_file():
         raise BadInput(
-            f"{run} has no {WEIGHTS}: its first epoch is not over, or the file was lost; see: eosin train {run}"
+            f"{folder} has no {WEIGHTS}: its first epoch is not over, or the file was lost; see: eosin train {folder}"
         )
-    return build_trained(folder, architecture)
-
-
-def build_trained(folder: Path, architecture: Any) -> Any:
-    """A model of this architecture with the weights of a folder, ready to decode."""
     tensors, notes = load_tensors(folder / WEIGHTS)
     if notes.get("model") != architecture.sections:
         raise BadInput(f"{folder / WEIGHTS} belongs to another model than {folder / CONFIG} describes")

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eosin.contracts import EosLogits, Head, HeadMemories, HeadMemory, LogSurvival, is_defined_together
-from eosin.settings import Table, build_kind, resolved_kind
+from eosin.settings import Table, build_kind, resolve_kind
 
 
 class Softmax(nn.Module):
@@ -101,7 +101,7 @@ def keeps_softmax(head: object) -> bool:
 
 def resolve_head(settings: Table) -> dict[str, Any]:
     """Every setting of a head. The kind stays as it was written, so that the settings of old runs do not change."""
-    return {**resolved_kind(HEADS, _without_alias(settings), "head"), "kind": settings["kind"]}
+    return {**resolve_kind(HEADS, _without_alias(settings), "head"), "kind": settings["kind"]}
 
 
 def build_head(settings: Table) -> Head:

@@ -24,7 +24,7 @@ from eosin.records.differences import Difference, combine, distance, paired, unp
 from eosin.records.record import Record
 from eosin.records.statistics import Ratio, compare
 from eosin.report.tables import Column, Table, Value
-from eosin.settings import build, check_known, read_toml, with_tuples
+from eosin.settings import build, check_known, lists_to_tuples, read_toml
 
 CLAIMS = FOLDER / "claims" / "paper.toml"
 TOKENIZATIONS = {"bpe": "BPE", "word": "words"}
@@ -96,7 +96,7 @@ def load_claims(tokenization: str) -> list[Claim]:
     claims = []
     for each in table["claims"]:
         cases = tuple(build(Case, case, "cases") for case in each["cases"])
-        claims.append(build(Claim, with_tuples({**each, "cases": cases}), "claims"))
+        claims.append(build(Claim, lists_to_tuples({**each, "cases": cases}), "claims"))
     return claims
 
 

@@ -35,7 +35,7 @@ class Estimates:
         if isinstance(piece, Corpus):
             return 10.0
         if isinstance(piece, Training):
-            settings = configured(piece.model, piece.changes)
+            settings: Any = configured(piece.model, piece.changes)
             there = size(settings.data)
             tokens = there["tokens"] if self.as_is else settings.tokens_read(there)
             return REST * tokens * operations(settings) / self.speed

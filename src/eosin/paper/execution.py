@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import eosin
 from eosin.auditing.audit import audit
 from eosin.causes import Cause
 from eosin.contracts import Decoder, LanguageModel
-from eosin.data.batches import Batch
 from eosin.data.corpus import Corpus as TokenizedCorpus
 from eosin.data.sources import SPLITS
 from eosin.data.tokenizer import Tokenizer
@@ -29,21 +28,21 @@ from eosin.decoding.spec import parse_decoder
 from eosin.decoding.trace import Trace, trace
 from eosin.devices import choose_device, choose_precision, use_threads
 from eosin.errors import BadInput
-from eosin.loading import load, settings_of
-from eosin.models.checkpoint import CONFIG, WEIGHTS
+from eosin.events import Event, Watch, ignore
+from eosin.loading import open_run, parse_settings
+from eosin.models.checkpoint import WEIGHTS
 from eosin.outcome import Completion
 from eosin.paper.exhibits import model_file
 from eosin.paper.plan import TRACED, Audit, Bundled, Corpus, Examples, Piece, Plan, Training
 from eosin.paper.results import Entry, Results, whole_records
 from eosin.records.record import Record, lines_of, read_records
-from eosin.settings import read_toml
 from eosin.storage.files import BUNDLED_RUNS, digest_of_files, write_text
 from eosin.storage.tensors import load_tensors
-from eosin.training.config import merged, read_settings
+from eosin.training.config import merge_settings, read_settings
 from eosin.training.evaluation import evaluate
-from eosin.training.events import LOG, Listener
-from eosin.training.loop import Stopped, train
-from eosin.training.run import RESUME, check_same, corpus_of, origin
+from eosin.training.log import LOG
+from eosin.training.loop import train
+from eosin.training.run import RESUME, RunSettings, check_same_settings
 
 
 @dataclass
@@ -55,8 +54,8 @@ class Workshop:
     device: str = "auto"
     precision: str = "auto"
     threads: int | None = None
-    stopping: Callable[[], bool] = lambda: False
-    listeners: tuple[Listener, ...] = ()
+    watch: Watch = ignore
+    """Hears of the progress of trainings and perplexities; raises `Stopped` to end the work."""
     as_is: bool = False
     """Whether nothing is trained: runs are looked at as far as they are."""
     bundled: frozenset[str] = frozenset()
@@ -91,7 +90,7 @@ class Workshop:
         if epoch and best_epoch(folder) != int(epoch):
             raise BadInput(f"{folder} has been trained on since epoch {epoch}; the same command looks at it anew")
         self._check_weights(run)
-        model = load(folder).to(choose_device(self.device))
+        model = open_run(folder).model.to(choose_device(self.device))
         return Floor(model, floor) if floor else model
 
     def _check_weights(self, run: str) -> None:
@@ -107,17 +106,11 @@ class Workshop:
 
     def perplexity(self, model: LanguageModel, corpus: TokenizedCorpus, split: str, lines: int | None) -> float:
         """Of a split, or of its first lines."""
-
-        def watched(batches: Iterable[Batch]) -> Iterator[Batch]:
-            for batch in tqdm(batches, desc=f"perplexity on {split}", disable=None, delay=2, leave=False):
-                self.check_stop()
-                yield batch
-
-        return evaluate(model, corpus.splits[split], where(model), watched, lines).perplexity
+        label = f"perplexity of {split}"
+        return evaluate(model, corpus.splits[split], where(model), self.watch, lines, label).perplexity
 
     def check_stop(self) -> None:
-        if self.stopping():
-            raise Stopped
+        self.watch(Event("step"))
 
 
 def check_work(plan: Plan, device: str, precision: str) -> None:
@@ -151,15 +144,15 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def configured(model: str, changes: dict[str, dict[str, Any]], seed: int = 0) -> Any:
+def configured(model: str, changes: dict[str, dict[str, Any]], seed: int = 0) -> RunSettings:
     """The settings of a model with the changes of a preset or a sweep."""
-    table = merged(read_settings(model_file(model)), changes)
-    return settings_of(merged(table, {"training": {"seed": seed}}))
+    table = merge_settings(read_settings(model_file(model)), changes, {"training": {"seed": seed}})
+    return parse_settings(table)
 
 
 def count_corpus(shop: Workshop, piece: Corpus) -> Entry:
     config = configured(piece.model, piece.changes)
-    corpus = corpus_of(BUNDLED_RUNS / piece.bundled) if piece.bundled else config.corpus(shop.runs)
+    corpus = open_run(BUNDLED_RUNS / piece.bundled).corpus if piece.bundled else config.open_corpus(shop.runs)
     lengths = {split: np.unique(corpus.continuation_lengths(split).numpy(), return_counts=True) for split in SPLITS}
     return {
         "tokenization": corpus.recipe.tokenization,
@@ -175,14 +168,12 @@ def train_run(shop: Workshop, piece: Training) -> Entry | None:
         return look_at(folder, piece, shop)
     result = train(
         config,
-        config.corpus(shop.runs),
+        config.open_corpus(shop.runs),
         folder,
         device=shop.device,
         precision=shop.precision,
         threads=shop.threads,
-        listeners=shop.listeners,
-        stopping=shop.stopping,
-        show=True,
+        watch=shop.watch,
     )
     return {"finished": True, "perplexity": by_split(result), **progress_of(folder), **about(piece)}
 
@@ -190,14 +181,14 @@ def train_run(shop: Workshop, piece: Training) -> Entry | None:
 def measure_bundled(shop: Workshop, piece: Bundled) -> Entry:
     """The test perplexity of a model that comes with the package."""
     folder = shop.folder(piece.run)
-    model, corpus = shop.model(piece.run), corpus_of(folder)
+    opened, model = open_run(folder), shop.model(piece.run)
     return {
         "finished": True,
-        "perplexity": {"test": shop.perplexity(model, corpus, "test", None)},
+        "perplexity": {"test": shop.perplexity(model, opened.corpus, "test", None)},
         "weights": digest_of_files([folder / WEIGHTS]),
         "settings": origin(folder, corpus)["settings"],
         "best_epoch": best_epoch(folder),
-        "epochs": settings_of(read_toml(folder / CONFIG)).training.epochs,
+        "epochs": opened.settings.training.epochs,
         "run": piece.run,
         "model": piece.model,
     }
@@ -241,16 +232,16 @@ def look_at(folder: Path, piece: Training, shop: Workshop) -> Entry | None:
     """A run that is not finished, by the best weights it has so far."""
     if not (folder / WEIGHTS).is_file():
         return None
-    corpus, settings = corpus_of(folder), configured(piece.model, piece.changes, piece.seed)
-    check_same(folder, settings.resolved(corpus))
-    if corpus.digest != settings.corpus(shop.runs).digest:
+    corpus, settings = open_run(folder).corpus, configured(piece.model, piece.changes, piece.seed)
+    check_same_settings(folder, settings.resolve(corpus))
+    if corpus.digest != settings.open_corpus(shop.runs).digest:
         raise BadInput(f"{folder} was trained on another text than {piece.model} is; name other runs (--runs)")
     known = progress_of(folder)
     before = shop.results.training(piece.run)
     if before and before.get("weights") == known["weights"] and before["key"] == piece.key:
         return {"finished": False, "perplexity": before["perplexity"], **known, **about(piece)}
     model = shop.model(f"{piece.run}@epoch-{known['best_epoch']}")
-    measured = {s: shop.perplexity(model, corpus, s, settings.measured_lines) for s in settings.measured}
+    measured = {s: shop.perplexity(model, corpus, s, settings.measured_lines) for s in settings.measured_splits}
     return {"finished": False, "perplexity": measured, **known, **about(piece)}
 
 
@@ -261,10 +252,10 @@ def where(model: LanguageModel) -> torch.device:
 def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
     if not shop.has(piece.run):
         return None
-    folder, out = shop.folder(piece.run), shop.results.folder / piece.file
-    corpus, model = corpus_of(folder), shop.model(piece.run, piece.floor)
+    opened, out = open_run(shop.folder(piece.run)), shop.results.folder / piece.file
+    corpus, model = opened.corpus, shop.model(piece.run, piece.floor)
     prefixes = corpus.contexts(piece.contexts, piece.count or None)
-    named = {**origin(folder, corpus), "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
+    named = {**opened.origin, "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
     bar = tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False)
     with bar, use_threads(shop.threads or threads_before(out)):
 
@@ -281,7 +272,7 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
             about={**named, **({"floor": piece.floor} if piece.floor else {})},
             watch=watch,
             tick=shop.check_stop,
-            text_of=Tokenizer.load(folder).decode,
+            text_of=opened.tokenizer.decode,
         )
     whole = whole_records(out)
     if uncounted := [decoder for decoder in piece.decoders if decoder not in whole]:
@@ -292,7 +283,7 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
     write_text(out, "".join(record.written() + "\n" for record in [*whole.values(), *unfinished(out, whole)]))
     if not piece.floor:
         return {}
-    lines = settings_of(read_toml(folder / CONFIG)).measured_lines
+    lines = opened.settings.measured_lines
     return {"perplexity": {"test": shop.perplexity(model, corpus, "test", lines)}}
 
 
@@ -313,7 +304,7 @@ def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
         return None
     unended = audited[piece.decoder].counts.unended
     chosen = [context for context, left in sorted(unended.items()) if left][: piece.shown]
-    prefixes = corpus_of(shop.folder(piece.run)).contexts("test")
+    prefixes = open_run(shop.folder(piece.run)).corpus.contexts("test")
     lines = []
     for run, decoder in runs:
         model, tokenizer = shop.model(run), Tokenizer.load(shop.folder(run))
@@ -350,7 +341,7 @@ def spelt(tokenizer: Tokenizer, tokens: list[int]) -> Iterator[str]:
     for place, token in enumerate(tokens, 1):
         whole = tokenizer.decode(tokens[:place])
         # a token may complete a letter that others began
-        yield whole[len(before) :] if whole.startswith(before) else tokenizer.spelling(token)
+        yield whole[len(before) :] if whole.startswith(before) else tokenizer.spell(token)
         before = whole
 
 

@@ -5,7 +5,6 @@ An exhibit names models of `configs/`, decoders and contexts; `tables.py` has a 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,7 +13,7 @@ from typing import Any
 
 from eosin.data.sources import CONTEXTS
 from eosin.errors import BadInput
-from eosin.settings import build, check_known, read_toml, with_tuples
+from eosin.settings import build, check_known, expand_sweep, lists_to_tuples, read_toml
 
 FOLDER = Path(str(files("eosin") / "configs"))
 COMPARED = ("ratios", "heads", "perplexities")
@@ -121,7 +120,7 @@ class Exhibit:
     @property
     def combinations(self) -> Iterator[dict[str, Any]]:
         """The changes of settings that a sweep tries; one without changes where there is none."""
-        return (dict(zip(self.sweep, values, strict=True)) for values in itertools.product(*self.sweep.values()))
+        return expand_sweep(self.sweep)
 
 
 def is_number(value: Any) -> bool:
@@ -169,6 +168,6 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
     try:
         table["models"] = tuple(build(Shown, {"paper": {}, **each}, "models") for each in table.get("models", ()))
         table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
-        return build(Exhibit, {"sweep": {}, **with_tuples(table), "name": path.stem, "path": place}, path.stem)
+        return build(Exhibit, {"sweep": {}, **lists_to_tuples(table), "name": path.stem, "path": place}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from eosin.data.sources import BUNDLED, open_source
 from eosin.paper.exhibits import Exhibit, Pair, Shown, model_file
 from eosin.paper.presets import Preset
-from eosin.settings import assigned, with_bases
+from eosin.settings import label_settings, list_changes, merge, parse_assignment, read_with_bases
 from eosin.storage.files import BUNDLED_RUNS, digest_of_files
 
 TRACED = 300
@@ -237,7 +237,7 @@ class Plan:
     def changes(self, model: str) -> Changes:
         """What the preset sets otherwise for a model."""
         special = [changes for pattern, changes in self.preset.matching.items() if fnmatch(model, pattern)]
-        return merged(self.preset.changes, *special, *map(assigned, self.given))
+        return merge(self.preset.changes, *special, *map(parse_assignment, self.given))
 
     def initialisations(self, exhibit: Exhibit, model: str) -> tuple[int, ...]:
         """Seeds; single completions are of the first, a search for settings is of the first few."""
@@ -278,11 +278,12 @@ class Plan:
     def training(self, model: str, seed: int, tried: dict[str, Any]) -> Training:
         """A run of a model; one of a sweep that tries what the model is anyway is that model's own run."""
         changes = self.changes(model)
-        usual = merged(plain_settings(model), changes)
+        usual = merge(plain_settings(model), changes)
         new = {name: value for name, value in tried.items() if of_section(usual, name) != value}
         if new:
-            changes = merged(changes, *({section: {key: value}} for (section, key), value in split(tried).items()))
-        name = swept(run_name(model, seed), tried) if new else run_name(model, seed)
+            changes = merge(changes, *list_changes(tried))
+        name = run_name(model, seed)
+        name = f"{name}-{label_settings(tried)}" if new else name
         return Training(name, model, seed, changes, digest_of_settings(model, changes))
 
     def _corpora(self) -> Iterator[Corpus]:
@@ -318,21 +319,12 @@ class Plan:
 
 def plain_settings(model: str) -> Changes:
     """The sections of a model's file and of those it starts from."""
-    return merged(*with_bases(model_file(model)))
-
-
-def merged(base: Changes, *changes: Changes) -> Changes:
-    """Section by section, later settings before earlier ones."""
-    together = {name: dict(settings) for name, settings in base.items()}
-    for change in changes:
-        for name, settings in change.items():
-            together[name] = {**together.get(name, {}), **settings}
-    return together
+    return merge(*read_with_bases(model_file(model)))
 
 
 def digest_of_settings(model: str, changes: Changes) -> str:
     """Of all that is set, and of the text if it is one's own."""
-    settings = merged(plain_settings(model), changes)
+    settings = merge(plain_settings(model), changes)
     data = settings.get("data", {})
     text = digest_of_text(*(str(data.get(name, "")) for name in ("source", "valid", "test")))
     return sha256(json.dumps([settings, text], sort_keys=True).encode()).hexdigest()[:16]
@@ -351,11 +343,6 @@ def digest_of_text(source: str, valid: str, test: str) -> str:
     return open_source(source, valid, test).digest() if own else ""
 
 
-def split(tried: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    """A sweep writes a setting as `section.key`."""
-    return {tuple(name.split(".", 1)): value for name, value in tried.items()}  # type: ignore[misc]
-
-
 def of_section(settings: Changes, name: str) -> Any:
     section, key = name.split(".", 1)
     return settings.get(section, {}).get(key)
@@ -365,11 +352,6 @@ def run_name(model: str, seed: int) -> str:
     """The name of a model's run; a model of your own is the path of a file."""
     stem = model.rpartition("/")[2].removesuffix(".toml")
     return stem if seed == 0 else f"{stem}-seed-{seed}"
-
-
-def swept(run: str, tried: dict[str, Any]) -> str:
-    """The name of a run of a sweep."""
-    return "-".join([run, *(f"{key}-{value}".lower() for (_, key), value in split(tried).items())])
 
 
 Some = TypeVar("Some", bound=Piece)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eosin.paper.exhibits import FOLDER, exhibit_names, model_file
-from eosin.settings import build, check_known, read_toml, with_tuples
+from eosin.settings import build, check_known, lists_to_tuples, read_toml
 from eosin.storage.files import BUNDLED_RUNS
 
 TABLES = ("changes", "matching", "initialisations_of", "bundled")
@@ -67,7 +67,7 @@ def load_preset(name: str) -> Preset:
     if path.suffix != ".toml":
         check_known(name, preset_names(), "a preset, or a .toml file of one")
         path = FOLDER / "presets" / f"{name}.toml"
-    table = with_tuples(read_toml(path))
+    table = lists_to_tuples(read_toml(path))
     place = str(path.resolve()) if name.endswith(".toml") else name
     return build(
         Preset,

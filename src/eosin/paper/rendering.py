@@ -8,6 +8,8 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
+import tomli_w
+
 from eosin.errors import BadInput
 from eosin.paper.claims import claims_table, judge_all
 from eosin.paper.figures import draw, files_of
@@ -29,7 +31,7 @@ from eosin.report.charts import Chart, length_chart, price_chart, ratio_chart, s
 from eosin.report.page import Page, Said
 from eosin.report.tables import RENDERINGS, Column, Table, as_markdown, one_decimal, whole
 from eosin.report.verdict import verdict as report_verdict
-from eosin.settings import check_known, to_toml
+from eosin.settings import check_known
 from eosin.storage.files import write_text
 
 ENDINGS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
@@ -102,7 +104,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
     """What the results in a folder are of, so that it need not be said again."""
     chosen = {"preset": plan.preset.path, "exhibits": [exhibit.path for exhibit in plan.exhibits]}
     given = {"set": list(plan.given)} if plan.given else {}
-    write_text(folder / PLAN, to_toml({"plan": {**chosen, "seeds": len(plan.seeds), **given}}))
+    write_text(folder / PLAN, tomli_w.dumps({"plan": {**chosen, "seeds": len(plan.seeds), **given}}))
 
 
 # the page of Markdown

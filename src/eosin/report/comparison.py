@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from eosin.errors import BadInput
 from eosin.records.reading import Filed
@@ -108,12 +107,7 @@ def named(found: Sequence[Filed], name: str) -> Record:
     meant = [filed for filed in found if name in names_of(filed)]
     if not meant:
         known = list(dict.fromkeys(name for filed in found for name in names_of(filed)))
-        decoders = list(dict.fromkeys(filed.record.signature["decoder"] for filed in found))
-        check_known(
-            name,
-            get_close_matches(name, known, n=1) or decoders,
-            "a decoder, RUN:decoder or FILE:decoder of these records",
-        )
+        check_known(name, known, "a decoder, RUN:decoder or FILE:decoder of these records")
     if len(meant) > 1:
         longer = [only for filed in meant if (only := _only_name(filed, found))]
         hint = f"say {' or '.join(longer)}" if longer else "name files that have it once"

@@ -12,10 +12,9 @@ A file may start from another one (`base = "other.toml"`), and may be a sweep: a
 
 from __future__ import annotations
 
-import itertools
-import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,18 +22,29 @@ import torch
 
 from eosin.data.corpus import Corpus, Recipe
 from eosin.data.preparation import open_corpus
+from eosin.data.prompts import Prompts, encode_contexts
 from eosin.data.sources import SPLITS
-from eosin.data.tokenizer import EOS_ID, PAPER_BPE
+from eosin.data.tokenizer import EOS_ID, PAPER_BPE, Tokenizer
 from eosin.errors import BadInput
-from eosin.models.checkpoint import Architecture
+from eosin.models.checkpoint import Architecture, build_trained
 from eosin.models.heads import HEADS
-from eosin.models.neural_lm import CORES
-from eosin.settings import Table, assigned, build, check_known, parameters, with_bases
+from eosin.models.neural_lm import CORES, NeuralLM
+from eosin.settings import (
+    Table,
+    build,
+    check_sections,
+    expand_sweep,
+    get_parameters,
+    label_settings,
+    list_changes,
+    merge,
+    read_with_bases,
+)
 from eosin.training.trainer import Trainer
 
 SECTIONS = ("data", "core", "head", "output", "training")
 USUAL_EPOCHS = 20
-"""A training with early stopping is taken to last so many epochs, where it may."""
+"""Early stopping is assumed to end a training after so many epochs, in estimates of its cost."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +54,23 @@ class Training:
     batch: int = 32
     """Sentences in a batch."""
     learning_rate: float = 1e-3
-    """Adam's, to begin with."""
+    """Of Adam, at the start."""
     clip: float = 1.0
     """Largest norm of the gradient."""
     epochs: int = 100
-    """The most epochs."""
+    """Maximum number of epochs."""
     patience: int = 10
-    """Epochs without a better validation perplexity after which training ends."""
+    """Training ends after so many epochs without a better validation perplexity."""
     anneal: float = 0.5
-    """Factor on the learning rate after every epoch without a better validation perplexity."""
+    """Factor on the learning rate after each epoch without a better validation perplexity."""
     falling: bool = False
-    """The rate also falls evenly, step by step, to zero at the end of the last epoch."""
+    """Whether the rate also decays linearly to zero, at the end of the last epoch."""
     warmup: int = 0
-    """Steps over which the rate rises to its full height, evenly."""
+    """Steps over which the rate rises linearly to its full value."""
     seed: int = 0
     """Decides the initial weights, the order of the batches and dropout."""
     torch_start: bool = False
-    """Embedding and output begin as torch's layers do, N(0, 1) where they are tied, and not in U(-0.1, 0.1)."""
+    """Initialise embedding and output as torch does (tied: N(0, 1)) instead of with U(-0.1, 0.1)."""
     log_every: int = 100
     """Steps between two lines of the log."""
 
@@ -79,27 +89,24 @@ class Training:
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of one run as they were given, checked as far as they can be without the corpus."""
+    """The settings of one run, checked as far as possible without the corpus."""
 
-    measured: ClassVar[tuple[str, ...]] = SPLITS
+    measured_splits: ClassVar[tuple[str, ...]] = SPLITS
     """The splits whose perplexity is measured at the end."""
     data: Recipe
     training: Training
     model: dict[str, Table]
-    data_as_given: Table
-    """What the settings say about the data; a prepared corpus must not say otherwise."""
+    data_table: Table
+    """The section [data] as written. A prepared corpus must not contradict it."""
 
     @classmethod
-    def of(cls, table: Table) -> Config:
-        for section, settings in table.items():
-            check_known(section, SECTIONS, "a section of a settings file")
-            if not isinstance(settings, dict):
-                raise BadInput(f"[{section}] must be a section, got {section} = {settings!r}")
+    def from_table(cls, table: Table) -> Config:
+        check_sections(table, SECTIONS, "a settings file")
         config = cls(
             data=build(Recipe, table.get("data", {}), "data"),
             training=build(Training, table.get("training", {}), "training"),
             model={section: table.get(section, {}) for section in ("core", "head", "output")},
-            data_as_given=table.get("data", {}),
+            data_table=table.get("data", {}),
         )
         config.architecture(vocab_size=EOS_ID + 1).build()
         return config
@@ -108,118 +115,102 @@ class Config:
         output = {**self.model["output"], "vocab_size": vocab_size, "eos_id": EOS_ID}
         return replace(Architecture.resolve({**self.model, "output": output}), torch_start=self.training.torch_start)
 
-    def resolved(self, corpus: Corpus) -> dict[str, Table]:
-        """All sections with every default written out."""
+    def resolve(self, corpus: Corpus) -> dict[str, Table]:
+        """All sections with every default, as config.toml holds them."""
         data = asdict(corpus.recipe)
-        for key, value in self.data_as_given.items():
+        for key, value in self.data_table.items():
             if key != "source" and data[key] != value:
                 raise BadInput(
                     f"data.{key} is {value!r} in the settings, but the corpus was prepared with {data[key]!r}; "
                     f"prepare another, or say --set data.{key}={data[key]}"
                 )
-        data["source"] = self.data_as_given.get("source", corpus.recipe.source)
+        data["source"] = self.data_table.get("source", corpus.recipe.source)
         architecture = self.architecture(corpus.tokenizer.vocab_size)
         for key, value in self.model["output"].items():
             if architecture.output[key] != value:
                 raise BadInput(f"output.{key} follows from the corpus: it is {architecture.output[key]}, not {value!r}")
         return {"data": data, **architecture.sections, "training": asdict(self.training)}
 
+    @property
+    def sections(self) -> dict[str, Table]:
+        """All sections, without what follows from the corpus."""
+        return {"data": asdict(self.data), **self.model, "training": asdict(self.training)}
+
     def check(self, corpus: Corpus) -> None:
-        """That there is enough to train on."""
+        """Raise BadInput if there is too little text to train on."""
         if len(corpus.train) < self.training.batch:
             raise BadInput(
                 f"there are {len(corpus.train)} sentences to train on, fewer than a batch of {self.training.batch}; "
                 "give more text or set training.batch"
             )
 
-    def trainer(self, corpus: Corpus, device: torch.device, precision: str) -> Trainer:
+    def open_corpus(self, below: Path) -> Corpus:
+        """The corpus of these settings, prepared below a folder if it is missing."""
+        return open_corpus(self.data, below)
+
+    def build_trainer(self, corpus: Corpus, device: torch.device, precision: str) -> Trainer:
         return Trainer(self, corpus, device, precision)
 
-    def corpus(self, below: Path) -> Corpus:
-        """Prepared below a folder if it is not there yet."""
-        return open_corpus(self.data, below)
+    def load_model(self, folder: Path) -> NeuralLM:
+        """The model of a run directory with these settings, ready to decode."""
+        return build_trained(folder, Architecture.resolve(self.model))
+
+    def encode_prompts(self, folder: Path, texts: Sequence[str]) -> Prompts:
+        """Prompts as contexts of the length that the model was trained on."""
+        return encode_contexts(texts, Tokenizer.load(folder), self.data.context)
 
     @property
     def measured_lines(self) -> int | None:
-        """How many of valid and of test; None: all."""
+        """How many sentences of valid and test are measured; None: all."""
         return None
 
     def weights(self, words: int) -> float:
-        """About how many a token is multiplied with, in a text of so many different words."""
+        """About how many weights a token is multiplied with, given the number of different words of the text."""
         vocab = self.data.vocab_size or (PAPER_BPE if self.data.tokenization == "bpe" else words)
         with torch.device("meta"):
             model = self.architecture(vocab).build()
-        looked_up, multiplied = model.embedding.weight, model.output.weight  # one matrix, where they are tied
+        looked_up, multiplied = model.embedding.weight, model.output.weight  # one matrix if they are tied
         return float(sum(p.numel() for p in model.parameters() if p is multiplied or p is not looked_up))
 
     def tokens_read(self, there: dict[str, int]) -> float:
         """Forward and twice as much backward, and the perplexity of train at the end."""
         return there["tokens"] * (3.0 * min(self.training.epochs, USUAL_EPOCHS) + 1)
 
-    @property
-    def given(self) -> dict[str, Table]:
-        """All sections, but for what follows from the corpus."""
-        return {"data": asdict(self.data), **self.model, "training": asdict(self.training)}
 
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The sections of a settings file and of those it starts from."""
-    return reduce(merged, with_bases(path))
-
-
-def merged(base: Table, change: Table) -> dict[str, Any]:
-    """Section by section, the settings of `change` before those of `base`."""
-    together = dict(base)
-    for section, settings in change.items():
-        before = base.get(section, {})
-        both = isinstance(settings, dict) and isinstance(before, dict)
-        together[section] = {**_inherited(before, settings), **settings} if both else settings
-    return together
-
-
-def _inherited(before: Table, change: Table) -> Table:
-    """Another kind has other settings: only those that both kinds can have are kept."""
+def inherit_settings(before: Table, change: Table) -> Table:
+    """Under a change of kind, only the settings that the new kind has too remain."""
     kinds = {**CORES, **HEADS}
     if change.get("kind", before.get("kind")) == before.get("kind") or change["kind"] not in kinds:
         return before
-    return {key: value for key, value in before.items() if key in parameters(kinds[change["kind"]])}
+    return {key: value for key, value in before.items() if key in get_parameters(kinds[change["kind"]])}
 
 
-def override(table: Table, assignment: str) -> dict[str, Any]:
-    """The table with one more setting, written as `section.key=value`."""
-    return merged(table, assigned(assignment))
+merge_settings = partial(merge, inherit=inherit_settings)
 
 
-def runs_of(table: Table) -> dict[str, dict[str, Any]]:
-    """One table of settings for each run, by label; a file without [sweep] is one run without a label."""
+def read_settings(path: Path) -> dict[str, Any]:
+    """The sections of a settings file and of the files it starts from."""
+    return merge_settings(*read_with_bases(path))
+
+
+def expand_runs(table: Table) -> dict[str, dict[str, Any]]:
+    """The settings of each run by label. A file without [sweep] is one run with an empty label."""
     base = dict(table)
-    sweep = base.pop("sweep", None)
-    if sweep is None:
+    if "sweep" not in base:
         return {"": base}
-    if not _is_sweep(sweep):
+    sweep = base.pop("sweep")
+    if not sweep or not is_sweep(sweep):
         raise BadInput('[sweep] needs keys like "core.width" with lists of values')
     runs: dict[str, dict[str, Any]] = {}
-    for values in itertools.product(*sweep.values()):
-        chosen = base
-        for name, value in zip(sweep, values, strict=True):
-            section, key = name.split(".")
-            chosen = merged(chosen, {section: {key: value}})
-        label = "-".join(_label(name, value) for name, value in zip(sweep, values, strict=True))
+    for settings in expand_sweep(sweep):
+        label = label_settings(settings)
         if label in runs:
             raise BadInput(f"[sweep] has two runs that would both be called {label!r}")
-        runs[label] = chosen
+        runs[label] = merge_settings(base, *list_changes(settings))
     return runs
 
 
-def _is_sweep(sweep: Any) -> bool:
-    return (
-        isinstance(sweep, dict)
-        and bool(sweep)
-        and all(isinstance(values, list) and values and name.count(".") == 1 for name, values in sweep.items())
+def is_sweep(sweep: Any) -> bool:
+    return isinstance(sweep, dict) and all(
+        isinstance(values, list) and values and name.count(".") == 1 for name, values in sweep.items()
     )
-
-
-def _label(name: str, value: Any) -> str:
-    """A file name: a kind speaks for itself, other values follow the name of the setting."""
-    words = value if name.endswith(".kind") else f"{name.split('.')[1]}-{value}"
-    return re.sub(r"[^\w.+-]+", "_", str(words).lower())

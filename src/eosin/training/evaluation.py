@@ -1,9 +1,8 @@
-"""How good a model is: the likelihood of continuations, <eos> included, and its perplexity."""
+"""The likelihood of continuations, <eos> included, under a model, and its perplexity."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -11,20 +10,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eosin.contracts import LanguageModel
-from eosin.data.batches import Batch, batches, in_order
+from eosin.data.batches import Batch, gather_all, plan_by_length
 from eosin.data.corpus import Split
 from eosin.decoding.decode import evaluating
 from eosin.devices import own_precision
+from eosin.events import Event, Watch, ignore
 
 EVALUATED_TOGETHER = 128
-"""Sentences in a batch where no gradient is needed."""
+"""Sentences in a batch that needs no gradient."""
 MOST_TOKENS = 4096
-"""In such a batch, of models that keep all logits of it."""
+"""Tokens in such a batch, for models that keep all its logits."""
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """A sum over tokens, in nats. Likelihoods of parts add up."""
+    """A sum over tokens, in nats. Likelihoods add up."""
 
     negative_log: float = 0.0
     tokens: int = 0
@@ -44,7 +44,7 @@ class Likelihood:
 
 def negative_log_likelihood(model: LanguageModel, batch: Batch) -> Float[Tensor, ""]:
     """Summed over the tokens of the continuations."""
-    if hasattr(model, "log_probs"):  # of some tokens only
+    if hasattr(model, "log_probs"):  # which computes wanted tokens only
         log_probs = model.log_probs(batch.prefix, batch.continuation, batch.wanted)
     else:
         log_probs = model.score(batch.prefix, batch.continuation)[batch.wanted]
@@ -55,19 +55,21 @@ def evaluate(
     model: LanguageModel,
     split: Split,
     device: torch.device,
-    progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
+    watch: Watch = ignore,
     count: int | None = None,
+    label: str = "perplexity",
 ) -> Likelihood:
-    """The likelihood of a split, or of its first sentences, under a model without dropout.
+    """The likelihood of a split, or of its first `count` sentences, under a model without dropout.
 
-    What is longer than the model has positions for is cut off.
+    Continuations are cut off at the positions that the model has. The watch hears of each batch ("progress").
     """
     total = Likelihood()
     window = getattr(model, "window", None)
     most = None if window is None else window - split.prefix_length + 1
     tokens = None if hasattr(model, "log_probs") else MOST_TOKENS
-    plan = in_order(split.lengths[:count], EVALUATED_TOGETHER, tokens)
+    plan = plan_by_length(split.lengths[:count], EVALUATED_TOGETHER, tokens)
     with evaluating(model), own_precision(), torch.inference_mode():
-        for batch in progress(batches(split, plan, most)):
+        for done, batch in enumerate(gather_all(split, plan, most), 1):
             total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
+            watch(Event("progress", {"label": label, "done": done, "total": len(plan)}))
     return total

@@ -4,117 +4,105 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from tqdm import tqdm
 
-from eosin.data.batches import Batch
 from eosin.data.corpus import Corpus
 from eosin.devices import choose_device, choose_precision, use_threads
 from eosin.errors import BadInput
+from eosin.events import Event, Stopped, Watch, ignore
 from eosin.models.checkpoint import build_trained, save_weights
-from eosin.settings import Table
 from eosin.training.evaluation import Likelihood
-from eosin.training.events import Event, Listener, Log, tensorboard_if_installed
-from eosin.training.memory import keeping_memory
-from eosin.training.run import Run, open_run
+from eosin.training.log import Log, open_tensorboard
+from eosin.training.memory import keep_memory
+from eosin.training.run import RunSettings, RunWriter, lock_run
 from eosin.training.trainer import Trainer
-
-BAR = "{desc} {percentage:3.0f}% {bar:8} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
-
-
-@runtime_checkable
-class Trainable(Protocol):
-    """The settings of a run."""
-
-    def check(self, corpus: Corpus) -> None:
-        """Raises where the corpus will not do."""
-
-    def resolved(self, corpus: Corpus) -> dict[str, Table]:
-        """All sections with every default written out."""
-
-    def trainer(self, corpus: Corpus, device: torch.device, precision: str) -> Trainer:
-        """What learns."""
-
-
-class Stopped(Exception):  # noqa: N818 (not an error)
-    """Training was asked to stop and has saved its state."""
 
 
 @dataclass
 class Session:
-    """One process at work on a run: the trainer, who listens, and when to save or stop."""
+    """One process that trains a run."""
 
-    run: Run
+    writer: RunWriter
     trainer: Trainer
     log: Log
-    listeners: Sequence[Listener]
+    curves: Sequence[Watch]
+    watch: Watch
     precision: str
     save_seconds: float
-    stopping: Callable[[], bool]
-    show: bool
     clock: float = field(default_factory=time.monotonic)
     last_save: float = field(default_factory=time.monotonic)
 
-    def tell(self, event: str, **details: Any) -> None:
+    def train(self) -> dict[str, Any]:
+        """Train to the end. Returns the perplexities of the best weights."""
+        try:
+            if not self.log.size:
+                self.watch(self.record("begin", **self.conditions))
+            while not self.trainer.is_over:
+                self.train_epoch()
+                self.save()
+                self.validate()
+        except Stopped:
+            self.save()
+            raise
+        return self.finish()
+
+    def record(self, kind: str, **facts: Any) -> Event:
+        """Write an event to the log."""
         progress = self.trainer.progress
-        progress.seconds += self._lap()
-        whole: Event = {"event": event, "step": progress.step, **details, "seconds": round(progress.seconds, 3)}
-        for listener in self.listeners:
-            listener.hear(whole)
+        self._count_seconds()
+        event = Event(kind, {"step": progress.step, **facts, "seconds": round(progress.seconds, 3)})
+        for write in (self.log.write, *self.curves):
+            write(event)
+        return event
 
     def save(self) -> None:
-        trainer = self.trainer
-        trainer.progress.seconds += self._lap()
-        tensors, notes = trainer.state()
-        self.run.save(tensors, {**notes, **self._conditions, "log_size": self.log.size})
+        self._count_seconds()
+        tensors, notes = self.trainer.get_state()
+        self.writer.save_state(tensors, {**notes, **self.conditions, "log_size": self.log.size})
         self.last_save = time.monotonic()
 
     @property
-    def _conditions(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, Any]:
         """What decides the last bits."""
         threads = torch.get_num_threads()
         return {"device": self.trainer.device.type, "precision": self.precision, "threads": threads}
 
-    def _lap(self) -> float:
+    def _count_seconds(self) -> None:
         before, self.clock = self.clock, time.monotonic()
-        return self.clock - before
+        self.trainer.progress.seconds += self.clock - before
 
-    def epoch(self) -> None:
-        """What is left of the present epoch."""
+    def train_epoch(self) -> None:
+        """Train on the remaining batches of the current epoch."""
         trainer, progress = self.trainer, self.trainer.progress
-        plan = trainer.plan()
-        described = f"{trainer.span} {progress.epoch + 1}"
-        with tqdm(
-            total=len(plan), initial=progress.batch, desc=described, bar_format=BAR, disable=self._hidden, leave=False
-        ) as bar:
-            started, tokens = time.monotonic(), 0
-            for rows in plan[progress.batch :]:
-                likelihood, norm = trainer.learn(trainer.batch(rows))
-                tokens += likelihood.tokens
-                bar.set_postfix_str(_live(progress.of_epoch, tokens / (time.monotonic() - started)), refresh=False)
-                bar.update()
-                self._after_step(norm)
+        plan = trainer.plan_epoch()
+        started, tokens = time.monotonic(), 0
+        for rows in plan[progress.batch :]:
+            likelihood, norm = trainer.learn(trainer.gather_batch(rows))
+            tokens += likelihood.tokens
+            if progress.step % trainer.settings.log_every == 0:
+                self.record_step(norm)
+            so_far, speed = progress.of_epoch, tokens / (time.monotonic() - started)
+            note = f"loss {so_far.loss:.2f}, ppl {so_far.perplexity:.1f}, {speed:,.0f} tok/s"
+            label = f"{trainer.span} {progress.epoch + 1}"
+            self.watch(Event("progress", {"label": label, "done": progress.batch, "total": len(plan), "note": note}))
+            if time.monotonic() - self.last_save >= self.save_seconds:
+                self.save()
 
-    def _after_step(self, norm: float) -> None:
+    def record_step(self, norm: float) -> None:
         progress = self.trainer.progress
-        if progress.step % self.trainer.settings.log_every == 0:
-            recent, progress.since_event = progress.since_event, Likelihood()
-            self.tell("step", epoch=progress.epoch + 1, loss=recent.loss, gradient_norm=norm, rate=self.trainer.rate)
-        stop = self.stopping()
-        if stop or time.monotonic() - self.last_save >= self.save_seconds:
-            self.save()
-        if stop:
-            raise Stopped
+        recent, progress.since_event = progress.since_event, Likelihood()
+        facts = {"loss": recent.loss, "gradient_norm": norm, "rate": self.trainer.rate}
+        self.watch(self.record("step", epoch=progress.epoch + 1, **facts))
 
     def validate(self) -> None:
-        """The end of an epoch: keep the weights if they are the best, or else lower the rate."""
+        """End an epoch: keep the weights if they are the best, or else lower the rate."""
         trainer, progress = self.trainer, self.trainer.progress
-        valid, trained, rate = self.measure("valid"), progress.of_epoch, trainer.rate
+        valid, trained, rate = trainer.measure("valid", self.watch), progress.of_epoch, trainer.rate
         if not math.isfinite(valid.perplexity):
             raise BadInput(f"the validation loss of epoch {progress.epoch + 1} is {valid.loss}: lower learning_rate")
         progress.epoch, progress.batch, progress.of_epoch = progress.epoch + 1, 0, Likelihood()
@@ -123,7 +111,7 @@ class Session:
             self.keep_weights(valid_loss=valid.loss)
         else:
             trainer.stall()
-        self.tell(
+        event = self.record(
             "epoch",
             **({} if trainer.span == "epoch" else {"span": trainer.span}),
             epoch=progress.epoch,
@@ -134,51 +122,33 @@ class Session:
             rate=rate,
         )
         self.save()
+        self.watch(event)
 
     def keep_weights(self, **notes: Any) -> None:
         trainer = self.trainer
-        known = {"epoch": trainer.progress.epoch, "identity": self.run.identity}
-        save_weights(self.run.folder, trainer.model, trainer.architecture, {**known, **notes})
+        known = {"epoch": trainer.progress.epoch, "identity": self.writer.identity}
+        save_weights(self.writer.folder, trainer.model, trainer.architecture, {**known, **notes})
 
-    def measure(self, split: str) -> Likelihood:
-        return self.trainer.likelihood(split, lambda batches: self._watched(batches, split))
-
-    def _watched(self, batches: Iterable[Batch], split: str) -> Iterator[Batch]:
-        for batch in tqdm(batches, f"perplexity of {split}", unit="batch", disable=self._hidden, leave=False, delay=2):
-            if self.stopping():
-                raise Stopped
-            yield batch
-
-    def conclude(self) -> dict[str, Any]:
-        """The perplexities of the best weights; what resuming needed is let go."""
+    def finish(self) -> dict[str, Any]:
+        """Measure the best weights, and drop the tensors that resuming needed."""
         trainer, progress = self.trainer, self.trainer.progress
-        if not progress.epoch:  # a pretrained model as it is
+        if not progress.epoch:  # a pretrained model without training
             self.save()
             self.keep_weights()
-        trainer.model = build_trained(self.run.folder, trainer.architecture).to(trainer.device)
-        trainer.conclude(self.run.folder)
-        result = {f"{split}_perplexity": self.measure(split).perplexity for split in trainer.measured}
-        self.tell("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
-        notes = {"result": result, "progress": asdict(progress), **self._conditions}
-        self.run.save({}, {**notes, "log_size": self.log.size})
+        trainer.model = build_trained(self.writer.folder, trainer.architecture).to(trainer.device)
+        trainer.export(self.writer.folder)
+        result = {
+            f"{split}_perplexity": trainer.measure(split, self.watch).perplexity for split in trainer.measured_splits
+        }
+        event = self.record("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
+        notes = {"result": result, "progress": asdict(progress), **self.conditions}
+        self.writer.save_state({}, {**notes, "log_size": self.log.size})
+        self.watch(event)
         return result
-
-    def to_the_end(self) -> dict[str, Any]:
-        if not self.trainer.progress.step:
-            self.tell("begin", **self._conditions)
-        while not self.trainer.over:
-            self.epoch()
-            self.save()
-            self.validate()
-        return self.conclude()
-
-    @property
-    def _hidden(self) -> bool | None:
-        return None if self.show else True  # None: tqdm looks whether there is a terminal
 
 
 def train(
-    config: Trainable,
+    settings: RunSettings,
     corpus: Corpus,
     folder: Path,
     *,
@@ -186,35 +156,28 @@ def train(
     precision: str = "auto",
     threads: int | None = None,
     save_seconds: float | None = None,
-    listeners: Sequence[Listener] = (),
-    stopping: Callable[[], bool] = lambda: False,
-    show: bool = False,
+    watch: Watch = ignore,
 ) -> dict[str, Any]:
-    """Train in a run directory from where it is to the end: the perplexities of the best weights.
+    """Train in a run directory, from its last saved state to the end. Returns the perplexities of the best weights.
 
-    The settings say what is trained: a `Config` a model of Eosin's own, `Tuning` a pretrained one.
+    The watch hears of "begin", "step", "epoch" and "end", which are in the log too, and of the "progress" of every
+    batch. If it raises `Stopped`, the state is saved first.
     """
-    config.check(corpus)
-    choose_precision(precision, choose_device(device))  # before anything is made
-    with open_run(folder, config.resolved(corpus), corpus) as run:
-        saved = run.saved()
+    settings.check(corpus)
+    choose_precision(precision, choose_device(device))  # refuse before writing anything
+    with lock_run(folder, settings.resolve(corpus), corpus) as writer:
+        saved = writer.load_state()
         if saved and "result" in saved.notes:
             return saved.notes["result"]
         before = saved.notes if saved else {}
         where = choose_device(before.get("device", "auto") if device == "auto" else device)
         precision = choose_precision(precision, where, before.get("precision"))
         # the last bits of a sum depend on how many threads share it
-        with keeping_memory(), use_threads(threads or before.get("threads")):
-            trainer = config.trainer(corpus, where, precision)
+        with keep_memory(), use_threads(threads or before.get("threads")):
+            trainer = settings.build_trainer(corpus, where, precision)
             if saved:
                 trainer.restore(saved.tensors, saved.notes)
             log = Log(folder, before.get("log_size", 0))
-            with tensorboard_if_installed(folder, log) as curves:
-                told = [log, *curves, *listeners]
-                patience = trainer.save_seconds if save_seconds is None else save_seconds
-                session = Session(run, trainer, log, told, precision, patience, stopping, show)
-                return session.to_the_end()
-
-
-def _live(likelihood: Likelihood, speed: float) -> str:
-    return f"loss {likelihood.loss:.2f}, ppl {likelihood.perplexity:.1f}, {speed:,.0f} tok/s"
+            patience = trainer.save_seconds if save_seconds is None else save_seconds
+            with open_tensorboard(folder, log) as curves:
+                return Session(writer, trainer, log, curves, watch, precision, patience).train()

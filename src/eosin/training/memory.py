@@ -1,7 +1,7 @@
-"""Memory that stays with the process while it trains.
+"""Keep freed memory in the process during training.
 
-The C library gives the memory of large tensors back to the system as soon as they are freed, and every step of training
-takes it anew, page by page. That is a tenth of the time of a step, and more with products in bfloat16.
+The C library returns the memory of large tensors to the system when they are freed, and every training step takes it
+again, page by page. This costs a tenth of a step, and more with bfloat16 products.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ USUAL = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 131_072}
 
 
 @contextmanager
-def keeping_memory() -> Iterator[None]:
-    """What is freed inside is used again, and goes back to the system at the end; nothing happens without glibc."""
+def keep_memory() -> Iterator[None]:
+    """Reuse memory that is freed inside, and return it to the system at the end. Without glibc, do nothing."""
     library = ctypes.CDLL(None)
     set_option = getattr(library, "mallopt", None)
     if set_option is None:

@@ -1,38 +1,166 @@
 """Run directories: config.toml, tokenizer.json, weights.safetensors (the best), log.jsonl, resume.safetensors.
 
-One file holds all that resuming needs, so it is always of one moment. Everything is written atomically, and in an order
-that makes a kill at any point harmless: weights first, then the state that says so. What was logged after that state
-is taken back when the run goes on.
+One file holds the whole state for resuming, so its parts are always of the same moment. Files are written atomically,
+in an order that makes a kill harmless at any point: weights first, then the state that names them. What was logged
+after the saved state is removed when the run resumes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import tomli_w
+import torch
 from torch import Tensor
 
-from eosin.data.corpus import Corpus, load_corpus
+from eosin.contracts import LanguageModel
+from eosin.data.corpus import Corpus, Recipe, load_corpus
+from eosin.data.prompts import Prompts
 from eosin.data.tokenizer import TOKENIZER, Tokenizer
 from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG, WEIGHTS
-from eosin.settings import Table, read_toml, section, to_toml
-from eosin.storage.files import PARTIAL, locked_file, write_text
+from eosin.settings import Table, get_section, read_toml
+from eosin.storage.files import BUNDLED_RUNS, PARTIAL, locked_file, write_text
 from eosin.storage.tensors import load_tensors, save_tensors
-from eosin.training.events import LOG
+from eosin.training.log import LOG
+from eosin.training.trainer import Trainer
 
 RESUME, CORPUS, LOCK = "resume.safetensors", "corpus.toml", "lock"
 BEFORE_CONFIG = {TOKENIZER, CORPUS, LOCK}
-"""What a run directory may hold before it has a config.toml, which is written last."""
+"""The files that a new run directory may hold before config.toml, which is written last."""
+PRETRAINED = "pretrained"
+"""The section that only the settings of a fine-tuning have."""
+
+
+@runtime_checkable
+class RunSettings(Protocol):
+    """The settings of a run. `Config` has a docstring for each member; `Tuning` is that of a pretrained model."""
+
+    measured_splits: ClassVar[tuple[str, ...]]
+
+    @property
+    def data(self) -> Recipe: ...
+
+    @property
+    def training(self) -> Any: ...
+
+    @property
+    def measured_lines(self) -> int | None: ...
+
+    @property
+    def sections(self) -> dict[str, Table]: ...
+
+    def check(self, corpus: Corpus) -> None: ...
+
+    def resolve(self, corpus: Corpus) -> dict[str, Table]: ...
+
+    def open_corpus(self, below: Path) -> Corpus: ...
+
+    def build_trainer(self, corpus: Corpus, device: torch.device, precision: str) -> Trainer: ...
+
+    def load_model(self, folder: Path) -> LanguageModel: ...
+
+    def encode_prompts(self, folder: Path, texts: Sequence[str]) -> Prompts: ...
 
 
 @dataclass(frozen=True)
-class Saved:
+class Run:
+    """A run directory, opened once. Tokenizer, corpus and model are read when first asked for."""
+
+    folder: Path
+    table: dict[str, dict[str, Any]]
+    """The sections of config.toml."""
+    settings: RunSettings
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether the run comes with the package."""
+        return BUNDLED_RUNS in self.folder.parents
+
+    @property
+    def is_fine_tuned(self) -> bool:
+        return PRETRAINED in self.table
+
+    @property
+    def audits(self) -> Path | None:
+        """The folder for records of audits; None beside a bundled run."""
+        return None if self.is_bundled else self.folder / "audits"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder)
+
+    @cached_property
+    def model(self) -> Any:
+        """What `eosin.load` returns."""
+        return self.settings.load_model(self.folder)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The corpus that the run was trained on: where it was then, or in data/ beside the run if both were moved."""
+        path = self.folder / CORPUS
+        place = get_section(read_toml(path), "corpus", path)
+        original = self.folder / place.get("folder", "")  # an absolute path stays as it is
+        beside = self.folder.resolve().parent / "data" / original.name
+        corpus = load_corpus(beside if beside.is_dir() and not original.exists() else original)
+        if corpus.digest != place.get("digest"):
+            raise BadInput(f"{place['folder']} is not the corpus that {self.folder} was trained on; put that back")
+        return corpus
+
+    @cached_property
+    def origin(self) -> dict[str, Any]:
+        """Which run a model is of, for records. Runs that differ in the initialisation only have equal settings."""
+        settings = {name: dict(self.table.get(name, {})) for name in ("data", "training", *self.table)}
+        initialisation = settings["training"].pop("seed", 0)
+        shared = json.dumps([drop_source(settings), self.corpus.digest], sort_keys=True)
+        return {
+            "run": self.folder.resolve().name,
+            "settings": sha256(shared.encode()).hexdigest()[:16],
+            "initialisation": initialisation,
+        }
+
+    def encode_prompts(self, texts: Sequence[str]) -> Prompts:
+        return self.settings.encode_prompts(self.folder, texts)
+
+
+def read_config(folder: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a run's config.toml."""
+    table = read_toml(folder / CONFIG)
+    return {name: get_section(table, name, folder / CONFIG) for name in table}
+
+
+def drop_source(settings: Table) -> dict[str, Any]:
+    """Settings without data.source: a text may move, and the digest of the corpus covers its content."""
+    data = {key: value for key, value in settings.get("data", {}).items() if key != "source"}
+    return {**settings, "data": data}
+
+
+def check_same_settings(folder: Path, settings: Table) -> None:
+    """Raise BadInput unless the run in a directory has these settings."""
+    there, here = drop_source(read_config(folder)), drop_source(settings)
+    for name in {**there, **here}:
+        before, now = there.get(name, {}), here.get(name, {})
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                raise BadInput(
+                    f"{folder} holds a run with other settings: {name}.{key} is {before.get(key)!r} there and "
+                    f"{now.get(key)!r} here; train in a new directory (--out), or with the settings of that run"
+                )
+
+
+# writing a run
+
+
+@dataclass(frozen=True)
+class SavedState:
     """The state of a run when it was last saved."""
 
     tensors: dict[str, Tensor]
@@ -40,25 +168,25 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run directory that this process alone is working on."""
+class RunWriter:
+    """A run directory that this process alone writes to."""
 
     folder: Path
-    identity: dict[str, Any]
-    """What must not change under a run: its settings and the corpus."""
+    identity: dict[str, str]
+    """What must not change during a run: its settings, as TOML, and the digest of its corpus."""
 
-    def save(self, tensors: dict[str, Tensor], notes: Table) -> None:
+    def save_state(self, tensors: dict[str, Tensor], notes: Table) -> None:
         save_tensors(self.folder / RESUME, tensors, {**notes, "identity": self.identity})
 
-    def saved(self) -> Saved | None:
-        """The last saved state, if everything belongs to it that should; nothing has been touched where this raises."""
+    def load_state(self) -> SavedState | None:
+        """The last saved state, if all files belong together. Nothing is changed if this raises."""
         if not (self.folder / RESUME).exists():
             if (self.folder / WEIGHTS).exists():
                 raise BadInput(
-                    f"{self.folder} has {WEIGHTS} but no {RESUME}, without which it cannot go on; put it back"
+                    f"{self.folder} has {WEIGHTS} but no {RESUME}, without which it cannot resume; put it back"
                 )
             return None
-        saved = Saved(*self._belonging(RESUME))
+        saved = SavedState(*self._load(RESUME))
         log, size = self.folder / LOG, saved.notes["log_size"]
         if not log.exists() or log.stat().st_size < size:
             raise BadInput(f"{log} is shorter than when {RESUME} was saved; put back the whole log")
@@ -66,89 +194,66 @@ class Run:
         return saved
 
     def _check_weights(self, progress: Table) -> None:
-        """The best weights are those the state knows of, or newer by one epoch: a kill may come between the two."""
+        """The best weights are those the state names, or one epoch newer: a kill may come between the two files."""
         if not progress["best_epoch"]:
             return
-        _, notes = self._belonging(WEIGHTS)
+        _, notes = self._load(WEIGHTS)
         if notes["epoch"] not in (progress["best_epoch"], progress["epoch"] + 1):
             raise BadInput(
                 f"{self.folder / WEIGHTS} is of epoch {notes['epoch']}, but the best was epoch "
                 f"{progress['best_epoch']}; put back the right file"
             )
 
-    def _belonging(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         path = self.folder / name
         if not path.exists():
             raise BadInput(f"{path} is missing; put it back, or train in a new directory")
         tensors, notes = load_tensors(path)
-        theirs = notes.get("identity", {})
-        for key, mine in self.identity.items():
-            if theirs.get(key) != mine:
+        theirs, mine = parse_identity(notes.get("identity", {})), parse_identity(self.identity)
+        for key, value in mine.items():
+            if theirs.get(key) != value:
                 raise BadInput(
                     f"{path} belongs to a different {key}; put the right one back, or train in a new directory"
                 )
         return tensors, notes
 
 
+def parse_identity(identity: dict[str, str]) -> dict[str, Any]:
+    """With settings as values: the same settings may be written as TOML in several ways."""
+    return {**identity, "run": tomllib.loads(identity.get("run", ""))}
+
+
 @contextmanager
-def open_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[Run]:
-    """A new run directory, or the one that is there if it has the same settings, for this process alone."""
-    _check_place(folder, settings)
+def lock_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[RunWriter]:
+    """A new run directory, or an existing one with the same settings, for this process alone."""
+    check_place(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         locked_file(lock, f"another process is training in {folder}; wait for it or choose another --out")
-        _check_place(folder, settings)
+        check_place(folder, settings)
         if not (folder / CONFIG).exists():
-            _create(folder, settings, corpus)
+            create_run(folder, settings, corpus)
         elif Tokenizer.load(folder).to_json() != corpus.tokenizer.to_json():
             raise BadInput(
                 f"{folder / TOKENIZER} is not the tokenizer of the corpus {corpus.recipe.source!r}; "
                 "put it back, or train in a new directory (--out)"
             )
-        yield Run(folder, {"run": to_toml(without_source(settings)), "corpus": corpus.digest})
+        yield RunWriter(folder, {"run": tomli_w.dumps(drop_source(settings)), "corpus": corpus.digest})
 
 
-def _create(folder: Path, settings: Table, corpus: Corpus) -> None:
+def create_run(folder: Path, settings: Table, corpus: Corpus) -> None:
     corpus.tokenizer.save(folder)
     place = {"folder": str((corpus.folder or Path()).resolve()), "digest": corpus.digest}
-    write_text(folder / CORPUS, to_toml({"corpus": place}))
-    write_text(folder / CONFIG, to_toml(settings))
+    write_text(folder / CORPUS, tomli_w.dumps({"corpus": place}))
+    write_text(folder / CONFIG, tomli_w.dumps(settings))
 
 
-def corpus_of(folder: Path) -> Corpus:
-    """The corpus that a run was trained on, from where it was then, or beside the run if both were moved."""
-    place = section(read_toml(folder / CORPUS), "corpus", folder / CORPUS)
-    then = folder / place.get("folder", "")  # a path that starts at the root stays what it is
-    beside = folder.resolve().parent / "data" / then.name
-    corpus = load_corpus(beside if beside.is_dir() and not then.exists() else then)
-    if corpus.digest != place.get("digest"):
-        raise BadInput(f"{place['folder']} is not the corpus that {folder} was trained on; put that back")
-    return corpus
-
-
-def origin(folder: Path, corpus: Corpus) -> dict[str, Any]:
-    """Which run a model is of. Runs that differ in the initialisation only have the same settings."""
-    table = read_toml(folder / CONFIG)
-    settings = {name: dict(section(table, name, folder / CONFIG)) for name in ("data", "training", *table)}
-    initialisation = settings["training"].pop("seed", 0)
-    shared = json.dumps([without_source(settings), corpus.digest], sort_keys=True)
-    return {
-        "run": folder.resolve().name,
-        "settings": sha256(shared.encode()).hexdigest()[:16],
-        "initialisation": initialisation,
-    }
-
-
-def without_source(settings: Table) -> dict[str, Any]:
-    """Where a text lies may change; what it says may not, and the digest of the corpus sees to that."""
-    return {**settings, "data": {key: value for key, value in settings["data"].items() if key != "source"}}
-
-
-def _check_place(folder: Path, settings: Table) -> None:
+def check_place(folder: Path, settings: Table) -> None:
+    """Raise BadInput if a run with these settings cannot be in a folder."""
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; name a directory for the run")
     if (folder / CONFIG).exists():
-        check_same(folder, settings)
+        check_same_settings(folder, settings)
     elif folder.exists():
         foreign = [path.name for path in folder.iterdir() if path.name.removesuffix(PARTIAL) not in BEFORE_CONFIG]
         if foreign:
@@ -156,18 +261,3 @@ def _check_place(folder: Path, settings: Table) -> None:
                 f"{folder} exists and is not a run: it holds {foreign[0]!r} and no {CONFIG}; "
                 "name another directory (--out)"
             )
-
-
-def check_same(folder: Path, settings: Table) -> None:
-    """What is in a run directory must be of these settings."""
-    table = read_toml(folder / CONFIG)
-    there = without_source({name: section(table, name, folder / CONFIG) for name in ("data", *table)})
-    settings = without_source(settings)
-    for name in {**there, **settings}:
-        before, now = there.get(name, {}), settings.get(name, {})
-        for key in {**before, **now}:
-            if before.get(key) != now.get(key):
-                raise BadInput(
-                    f"{folder} holds a run with other settings: {name}.{key} is {before.get(key)!r} there and "
-                    f"{now.get(key)!r} here; train in a new directory (--out), or with the settings of that run"
-                )

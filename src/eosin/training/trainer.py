@@ -1,15 +1,15 @@
-"""One model being trained: what a step does, and all that has to be kept to take the next one elsewhere.
+"""Training of one model: a step, and the state that the next step needs.
 
-What step n does is decided by the settings, the corpus and n: batches and dropout come from seeds derived of the seed
-and the number of the epoch or step. So a state is weights, Adam's moments and a few numbers, and a run that was killed
-ends with the same bits as one that was not.
+Settings, corpus and n decide step n: the seeds of batches and dropout are derived from the seed of the run and the
+number of the epoch or step. So the state is weights, Adam's moments and a few numbers, and a run that was killed ends
+with the same bits as one that was not.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from eosin.contracts import Rows
-from eosin.data.batches import Batch, Plan, gather, shuffled
+from eosin.data.batches import Batch, Plan, gather, plan_shuffled
 from eosin.data.corpus import Corpus
 from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
+from eosin.events import Watch, ignore
 from eosin.models.checkpoint import set_parameters
 from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
 
@@ -32,19 +33,19 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass
 class Progress:
-    """How far training is. All of it goes into the saved state."""
+    """How far training is. The saved state has all of it."""
 
     rate: float
     epoch: int = 0
-    """Epochs that are over, validation included."""
+    """Finished epochs, validation included."""
     batch: int = 0
-    """Batches of the present epoch that are over."""
+    """Finished batches of the current epoch."""
     step: int = 0
     best_loss: float | None = None
     """Of validation."""
     best_epoch: int = 0
     stalled: int = 0
-    """Epochs since then."""
+    """Epochs since the best one."""
     of_epoch: Likelihood = field(default_factory=Likelihood)
     since_event: Likelihood = field(default_factory=Likelihood)
     seconds: float = 0.0
@@ -59,17 +60,17 @@ class Trainer:
     """A model, its optimiser and how far they are."""
 
     span = "epoch"
-    """What lies between two validations."""
+    """The name of what lies between two validations."""
     save_seconds = 60.0
-    """How much work a kill may cost, unless it is said otherwise."""
+    """Seconds between two saves, unless the caller says otherwise: the work that a kill may cost."""
 
     def __init__(self, config: Any, corpus: Corpus, device: torch.device, precision: str = "float32"):
         self.settings = config.training
-        self.measured: tuple[str, ...] = config.measured
+        self.measured_splits: tuple[str, ...] = config.measured_splits
         self.corpus = corpus
         self.device = device
         self.architecture = config.architecture(corpus.tokenizer.vocab_size)
-        self.model = self.architecture.build(derived_seed(self.settings.seed, "weights", 0)).to(device).train()
+        self.model = self.architecture.build(derive_seed(self.settings.seed, "weights", 0)).to(device).train()
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.Adam(self.trained.values(), lr=self.settings.learning_rate, fused=True)
         self.dtype = PRECISIONS[precision]
@@ -77,57 +78,49 @@ class Trainer:
         self.progress = Progress(rate=self.settings.learning_rate)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.progress.epoch >= self.settings.epochs or self.progress.stalled >= self.settings.patience
 
     @property
     def rate(self) -> float:
-        """Of the next step."""
-        return self.progress.rate * (self._left if self.settings.falling else 1) * self._warmth
+        """The learning rate of the next step."""
+        warmup = min(1.0, (self.progress.step + 1) / max(1, self.settings.warmup))
+        steps = math.ceil(len(self.corpus.train) / self.settings.batch) * self.settings.epochs
+        decay = 1 - self.progress.step / steps if self.settings.falling else 1
+        return self.progress.rate * decay * warmup
 
-    @property
-    def _warmth(self) -> float:
-        """The share of its full height that a rising rate has reached."""
-        return min(1.0, (self.progress.step + 1) / max(1, self.settings.warmup))
+    def plan_epoch(self) -> Plan:
+        """The sentences of each batch of the current epoch."""
+        seed = derive_seed(self.settings.seed, "order", self.progress.epoch)
+        return plan_shuffled(self.corpus.train.lengths, self.settings.batch, seed)
 
-    @property
-    def _left(self) -> float:
-        """The share of all steps that is still to be taken."""
-        steps_of_epoch = math.ceil(len(self.corpus.train) / self.settings.batch)
-        return 1 - self.progress.step / (steps_of_epoch * self.settings.epochs)
-
-    def plan(self) -> Plan:
-        """Which sentences make each batch of the present epoch."""
-        seed = derived_seed(self.settings.seed, "order", self.progress.epoch)
-        return shuffled(self.corpus.train.lengths, self.settings.batch, seed)
-
-    def batch(self, rows: Rows) -> Batch:
+    def gather_batch(self, rows: Rows) -> Batch:
         return gather(self.corpus.train, rows)
 
-    def divisor(self, batch: Batch) -> int:
-        """What makes the log-likelihoods of a batch its loss: their mean."""
+    def get_divisor(self, batch: Batch) -> int:
+        """What the summed log-likelihood of a batch is divided by; here the loss is a mean over tokens."""
         return batch.tokens
 
     def stall(self) -> None:
-        """An epoch without a better validation perplexity is over."""
+        """Note an epoch without a better validation perplexity."""
         self.progress.stalled += 1
         self.progress.rate *= self.settings.anneal
 
-    def likelihood(self, split: str, progress: Callable[[Iterable[Batch]], Iterable[Batch]] = iter) -> Likelihood:
-        """Of a split, without dropout."""
-        return evaluate(self.model, self.corpus.splits[split], self.device, progress)
+    def measure(self, split: str, watch: Watch = ignore) -> Likelihood:
+        """The likelihood of a split, without dropout."""
+        return evaluate(self.model, self.corpus.splits[split], self.device, watch, label=f"perplexity of {split}")
 
-    def conclude(self, folder: Path) -> None:
-        """What is left to do with the best weights, which the model has now."""
+    def export(self, folder: Path) -> None:
+        """Write what a finished run has beside its weights: nothing here."""
 
     def learn(self, batch: Batch) -> tuple[Likelihood, float]:
-        """One step of gradient descent: the likelihood before it, and the norm of the gradient."""
-        dropout_seed = derived_seed(self.settings.seed, "dropout", self.progress.step)
+        """Take one step of gradient descent. Returns the likelihood before it and the norm of the gradient."""
+        dropout_seed = derive_seed(self.settings.seed, "dropout", self.progress.step)
         mixed = torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32)
-        with seeded(dropout_seed, self.device), mixed:
+        with use_seed(dropout_seed, self.device), mixed:
             total = negative_log_likelihood(self.model, batch.to(self.device))
         self.optimizer.zero_grad()
-        self.scaler.scale(total / self.divisor(batch)).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(total / self.get_divisor(batch)).backward()  # type: ignore[no-untyped-call]
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
         likelihood = Likelihood(float(total.detach()), batch.tokens)
@@ -145,7 +138,7 @@ class Trainer:
         return float(norm)
 
     def _check(self, loss: float, norm: float) -> None:
-        """A step with a gradient that is no number would spoil the weights; a scaler leaves such steps out itself."""
+        """Raise before a gradient that is not finite spoils the weights; a scaler skips such steps itself."""
         if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaler.is_enabled()):
             raise BadInput(
                 f"the loss is {loss} and the norm of its gradient {norm} at step {self.progress.step + 1}: "
@@ -159,7 +152,7 @@ class Trainer:
         progress.of_epoch += likelihood
         progress.since_event += likelihood
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def get_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = {f"model.{name}": parameter for name, parameter in self.trained.items()}
         for name, parameter in self.trained.items():
             moments = self.optimizer.state.get(parameter, {})
@@ -177,14 +170,14 @@ class Trainer:
                 self.optimizer.state[parameter] = {key: tensors[f"adam.{key}.{name}"].to(self.device) for key in keys}
 
 
-def derived_seed(seed: int, purpose: str, number: int) -> int:
+def derive_seed(seed: int, purpose: str, number: int) -> int:
     digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch draws from this seed inside, and goes on as if nothing had been outside."""
+def use_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Let torch draw from this seed inside, and restore its generator afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

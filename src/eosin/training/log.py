@@ -1,0 +1,79 @@
+"""The log of a run: events as JSON lines, and the same numbers as curves in TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from eosin.events import Event, Watch
+
+LOG, CURVES = "log.jsonl", "tensorboard"
+
+
+class Log:
+    """One JSON object a line. Lines after the last saved state, of which `size` is known, are removed on resuming."""
+
+    def __init__(self, folder: Path, size: int):
+        self.path = folder / LOG
+        with self.path.open("ab") as file:
+            file.truncate(size)
+
+    def write(self, event: Event) -> None:
+        facts = {key: _as_json(value) for key, value in event.facts.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"event": event.kind, **facts}, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size
+
+    def read(self) -> Iterator[Event]:
+        with self.path.open(encoding="utf-8") as file:
+            for line in file:
+                facts = json.loads(line)
+                yield Event(facts.pop("event"), facts)
+
+
+def _as_json(value: Any) -> Any:
+    """JSON has no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class TensorBoard:
+    """The numbers of every event as curves. They are drawn anew from the log whenever a run resumes."""
+
+    def __init__(self, folder: Path, log: Log):
+        from torch.utils.tensorboard import SummaryWriter
+
+        shutil.rmtree(folder / CURVES, ignore_errors=True)
+        self.writer = SummaryWriter(str(folder / CURVES))
+        for event in log.read():
+            self.write(event)
+
+    def write(self, event: Event) -> None:
+        for key, value in event.facts.items():
+            if isinstance(value, (int, float)) and key != "step":
+                self.writer.add_scalar(f"{event.kind}/{key}", value, event.facts["step"])
+        self.writer.flush()
+
+
+@contextmanager
+def open_tensorboard(folder: Path, log: Log) -> Iterator[list[Watch]]:
+    """A watch that draws curves; none if TensorBoard is not installed."""
+    try:
+        curves = TensorBoard(folder, log)
+    except ImportError:
+        yield []
+        return
+    try:
+        yield [curves.write]
+    finally:
+        curves.writer.close()
