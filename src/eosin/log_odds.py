@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
+
+from eosin.contracts import Decoder, Generative, Grounded, Passing, Promising, Truncation
 
 LogOdds = Float64[Tensor, " steps"]
 Promise = Callable[[Float64[Tensor, " steps"]], LogOdds]
@@ -27,14 +28,19 @@ def nothing(steps: Float64[Tensor, " steps"]) -> LogOdds:
     return torch.full_like(steps, -math.inf)
 
 
-def promise_of(model: Any, temperature: float = 1.0) -> Promise:
+def promise_of(model: Generative, temperature: float = 1.0) -> Promise:
     """What a model promises about eos at a temperature."""
-    return model.promise(temperature) if hasattr(model, "promise") else nothing
+    return model.promise(temperature) if isinstance(model, Promising) else nothing
 
 
-def passed_on(by: Any, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+def grounds_of(model: Generative) -> str:
+    """The promise of a model in words."""
+    return model.grounds if isinstance(model, Grounded) else "as it says itself"
+
+
+def passed_on(by: Decoder | Truncation, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
     """The least log-odds that a decoder ends, or that a truncation draws eos, given those of eos under the model."""
-    if hasattr(by, "passes_on"):
+    if isinstance(by, Passing):
         return by.passes_on(log_odds, vocab_size, eos_count)
     return log_odds if by.keeps_eos else nothing(log_odds)
 

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from eosin.contracts import Generative, Prefix, Token, Uniforms
-from eosin.decoding.decode import completed
+from eosin.decoding.decode import complete
 from eosin.decoding.distribution import NextToken
+from eosin.decoding.job import Job
 from eosin.decoding.samplers import LeftToRight
 from eosin.storage.tensors import digest_of
 
@@ -70,14 +71,12 @@ def identity(model: Generative) -> dict[str, Any]:
 def behaviour(model: Generative, prefixes: Prefix, max_steps: int = TRIED_STEPS) -> str:
     """A digest of the model's distributions after some prefixes, bit for bit, and of the steps that follow."""
     witness = Witness()
-    list(completed(model, prefixes, witness, max_steps=min(max_steps, TRIED_STEPS)))
+    list(complete(Job.create(model, prefixes, max_steps=min(max_steps, TRIED_STEPS)), witness))
     return witness.digest.hexdigest()[:DIGITS]
 
 
 class Witness(LeftToRight):
     """Takes the most probable token that does not end the sequence, and hashes every distribution it sees."""
-
-    keeps_eos = False
 
     def __init__(self) -> None:
         self.digest = sha256()

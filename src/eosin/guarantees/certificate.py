@@ -26,12 +26,12 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn import functional
 
-from eosin.contracts import Decoder, Generative
-from eosin.decoding.decode import as_decoder, check_model, whole
+from eosin.contracts import Collecting, Decoder, Generative, Tempered
 from eosin.decoding.floor import Floor
+from eosin.decoding.job import check_model, check_whole, to_decoder
 from eosin.devices import on_cpu, own_precision
 from eosin.errors import BadInput
-from eosin.log_odds import LogOdds, Promise, passed_on, promise_of
+from eosin.log_odds import LogOdds, Promise, grounds_of, passed_on, promise_of
 
 RARE = 1e-6
 """A survival below this is as good as none."""
@@ -123,7 +123,7 @@ def certify(model: Generative, decoder: str | Decoder) -> Certificate:
 def log_survival(model: Generative, decoder: str | Decoder, max_steps: int) -> Float64[Tensor, " steps"]:
     """The log of what the share of decodings that have not ended cannot exceed, after 1, 2, ..., max_steps steps."""
     pair = Pair.of(model, decoder)
-    steps = torch.arange(1, whole("max_steps", max_steps, 1, 2**31) + 1, dtype=torch.float64)
+    steps = torch.arange(1, check_whole("max_steps", max_steps, 1, 2**31) + 1, dtype=torch.float64)
     hazard = functional.pad(functional.softplus(pair.ending(steps)), (min(pair.more, max_steps), 0))
     return -hazard.cumsum(0)[:max_steps]
 
@@ -138,8 +138,8 @@ def floor_for_budget(model: Generative, decoder: str | Decoder, budget: int, gra
     budget   the most steps wanted
     grace    for how many steps the model is left alone; half of the budget if not given, less if that is too much
     """
-    whole("budget", budget, 1, 2**31)
-    wanted = budget // 2 if grace is None else whole("grace", grace, 0, 2**31)
+    check_whole("budget", budget, 1, 2**31)
+    wanted = budget // 2 if grace is None else check_whole("grace", grace, 0, 2**31)
     remembered = Remembered(model)
 
     def enough(epsilon: float) -> bool:
@@ -163,7 +163,7 @@ class Remembered:
 
 def epsilon_for_budget(budget: int) -> float:
     """The lowest epsilon of a self-terminating or non-monotonic head with which greedy decoding ends in the budget."""
-    whole("budget", budget, 1, 2**31)
+    check_whole("budget", budget, 1, 2**31)
     return EPSILONS[bisect_left(EPSILONS, True, key=lambda it: math.log(2) / -math.log1p(-it) < budget)]
 
 
@@ -180,11 +180,11 @@ class Pair:
 
     @classmethod
     def of(cls, model: Generative, decoder: str | Decoder) -> Pair:
-        parsed = as_decoder(decoder)
+        parsed = to_decoder(decoder)
         check_model(model)
         parsed.check(model.vocab_size)
-        temperature = getattr(parsed, "temperature", 1.0)
-        promise, grounds = promise_of(model, temperature), getattr(model, "grounds", "as it says itself")
+        temperature = parsed.temperature if isinstance(parsed, Tempered) else 1.0
+        promise, grounds = promise_of(model, temperature), grounds_of(model)
         known = bool(promise(torch.tensor([2.0**LAST], dtype=torch.float64)) > -math.inf)
         grounds = grounds if known else "nothing about p(eos)"
         return cls(parsed, temperature, promise, grounds, model.vocab_size, len(model.eos_ids))
@@ -192,7 +192,7 @@ class Pair:
     @property
     def more(self) -> int:
         """How many steps a beam may go on after the first that certainly ends a hypothesis: each ends one more."""
-        return getattr(self.decoder, "needed", 1) - 1
+        return self.decoder.needed - 1 if isinstance(self.decoder, Collecting) else 0
 
     def ending(self, steps: Float64[Tensor, " steps"]) -> LogOdds:
         """The least log-odds that decoding ends at each step."""
