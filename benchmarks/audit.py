@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 import eosin
-from eosin.decoding.loop import Cohort, Context, Loop, filled_size
+from eosin.decoding.job import Context
+from eosin.decoding.loop import Cohort, Loop, padded_size
 from eosin.loading import open_run
 from eosin.models.neural_lm import NeuralLM
 
@@ -76,7 +77,7 @@ def counting_rows() -> Iterator[Counter[int]]:
         return step(loop, cohort)
 
     def entered(loop: Loop, contexts: list[Context]) -> Cohort:
-        rows[filled_size(len(contexts))] += 1
+        rows[padded_size(len(contexts))] += 1
         return enter(loop, contexts)
 
     Loop.enter, Loop.step = entered, counted

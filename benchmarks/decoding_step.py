@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import torch
 
-from eosin.decoding.loop import Cohort, Context, Loop
+from eosin.decoding.job import Job
+from eosin.decoding.loop import Cohort, Loop
 from eosin.decoding.spec import parse_decoder
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES, NeuralLM
@@ -65,8 +66,9 @@ class Stepper:
         decoder = parse_decoder(spec)
         contexts = batch // decoder.rows_per_context
         prefixes = torch.randint(3, model.vocab_size, (contexts, 10), generator=torch.Generator().manual_seed(1))
-        self.loop = Loop(model, decoder, max_steps=100_000, seed=0)
-        self.cohort: Cohort = self.loop.enter([Context(i, prefix) for i, prefix in enumerate(prefixes)])
+        job = Job.create(model, prefixes, max_steps=100_000)
+        self.loop = Loop(job, decoder)
+        self.cohort: Cohort = self.loop.enter(list(job.contexts))
 
     def step(self) -> None:
         self.cohort = self.loop.step(self.cohort)

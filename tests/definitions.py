@@ -66,6 +66,17 @@ def top_n_sigma(probs: Probs, n: float) -> set[int]:
     return {token for token, p in enumerate(probs) if p > 0 and math.log(p) >= max(logits) - n * deviation}
 
 
+def top_h(probs: Probs, share: float) -> set[int]:
+    order, most = [token for token in by_probability(probs) if probs[token] > 0], share * entropy(probs)
+    kept = {order[0]}
+    for size in range(2, len(order) + 1):
+        mass = sum(probs[token] for token in order[:size])
+        if entropy([probs[token] / mass for token in order[:size]]) > most * (1 + 1e-12):
+            break
+        kept = set(order[:size])
+    return kept
+
+
 DEFINITIONS = {
     "top-k": top_k,
     "nucleus": nucleus,
@@ -74,6 +85,7 @@ DEFINITIONS = {
     "epsilon": epsilon,
     "eta": eta,
     "top-n-sigma": top_n_sigma,
+    "top-h": top_h,
 }
 
 

@@ -98,7 +98,7 @@ MODELS = [
     Specimen("lively-transformer", lambda: neural("transformer", "softmax", gain=4.0, eos_bias=1.0)),
 ]
 
-RULES = [rule(value) for rule in TRUNCATIONS.values() for value in rule.examples]
+RULES = [rule.parse(value) for rule in TRUNCATIONS.values() for value in rule.examples]
 TRUNCATION_SPECS = [prefix + str(rule) for rule in RULES for prefix in ("", "consistent-")]
 SAMPLERS = ["ancestral", "nucleus:1", *TRUNCATION_SPECS]
 SEARCHES = ["greedy", "beam:1", "beam:3", "beam:3,stop=first"]

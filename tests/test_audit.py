@@ -18,8 +18,9 @@ import eosin
 from eosin.auditing import audit as run
 from eosin.auditing.tally import ngrams
 from eosin.causes import Cause
-from eosin.decoding.loops import PERIODS, SHORTEST, repeating_tail
+from eosin.decoding.loops import PERIODS, SHORTEST, find_tail
 from eosin.errors import BadInput
+from eosin.events import Event
 from eosin.proofs.constructions import Coin, Repeater
 from eosin.records.record import read_records
 
@@ -90,8 +91,9 @@ def test_an_audit_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monke
         assert len(seen) == 46 - sum(json.loads(line)["counts"]["contexts"] for line in lines[:kept])
 
 
-def note(seen: list, completion: object, decoder: object) -> None:
-    seen.append(completion)
+def note(seen: list, event: Event) -> None:
+    if event.kind == "completion":
+        seen.append(event.facts["completion"])
 
 
 def test_records_of_another_audit_are_left_alone(tmp_path: Path):
@@ -150,10 +152,10 @@ def periods_by_definition(tokens: list[int]):
 
 
 @given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(0, 9))
-def test_a_repeating_tail_is_the_one_of_the_definition(head: list[int], cycle: list[int], times: int):
+def test_a_find_tail_is_the_one_of_the_definition(head: list[int], cycle: list[int], times: int):
     tokens = head + cycle * times
     expected = next(periods_by_definition(tokens), None)
-    found = repeating_tail(np.array(tokens, dtype=np.int64))
+    found = find_tail(np.array(tokens, dtype=np.int64))
     assert (found and (found.onset, found.period)) == expected
 
 
@@ -175,7 +177,7 @@ def test_ngrams_by_definition(tokens: list[int], n: int):
 
 def test_random_tokens_do_not_loop():
     generator = random.Random(1)
-    assert repeating_tail(np.array([generator.randrange(50) for _ in range(1_500)])) is None
+    assert find_tail(np.array([generator.randrange(50) for _ in range(1_500)])) is None
 
 
 # files
@@ -183,7 +185,7 @@ def test_random_tokens_do_not_loop():
 
 def test_two_audits_may_not_write_to_one_file(tmp_path: Path):
     out = tmp_path / "records.jsonl"
-    with run.appending(out), pytest.raises(BadInput, match="another audit is writing to"):
+    with run.open_records(out), pytest.raises(BadInput, match="another audit is writing to"):
         eosin.audit(Coin(0.5), [[1]], ["greedy"], max_steps=5, out=out)
 
 

@@ -9,7 +9,7 @@ from members import neural
 from torch.testing import assert_close
 
 import eosin
-from eosin.decoding.loops import repeating_tail
+from eosin.decoding.loops import find_tail
 from eosin.decoding.samplers import Greedy
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
@@ -47,7 +47,7 @@ def candidates(core: str, gain: float = 1.0, seeds: int = 8):
         model = looping_model(core, seed, gain)
         prefix = torch.tensor([[1, 2, 5]])
         tokens = eosin.decode(model, prefix, "greedy", max_steps=STEPS).tokens[0]
-        tail = repeating_tail(torch.tensor(tokens).numpy())
+        tail = find_tail(torch.tensor(tokens).numpy())
         if tail is None:
             continue
         state = state_after(model, prefix, tokens[: STEPS - tail.period + 1])

@@ -13,7 +13,8 @@ from torch.testing import assert_close
 
 import eosin
 from eosin.auditing.identity import identity
-from eosin.decoding.decode import completed
+from eosin.decoding.decode import complete
+from eosin.decoding.job import Job
 from eosin.decoding.stopping import StopStrings
 from eosin.hub.attention import NAME, use_grouped_attention
 from eosin.hub.cache import ROOM, Cached
@@ -223,7 +224,7 @@ def test_scores_are_those_of_steps(lm: CausalLM, head: str | None):
 def test_the_score_of_a_beam_is_that_of_its_tokens(lm: CausalLM):
     prefix = prompts(4)
     for row in prefix:
-        (ours,) = completed(lm, [row.tolist()], "beam:3", max_steps=12)
+        (ours,) = complete(Job.create(lm, [row.tolist()], max_steps=12), "beam:3")
         if not ours.cause.ends:
             continue
         with torch.no_grad():
@@ -247,7 +248,7 @@ def test_hypotheses_get_the_scores_of_generate(lm: CausalLM):
                 ours = lm.score(row[None], torch.tensor([ended]))[0].sum().item()
             assert_close(ours, score, atol=1e-3, rtol=1e-4)
             theirs[tuple(ended)] = score
-        (found,) = completed(lm, [row.tolist()], "beam:3", max_steps=12)
+        (found,) = complete(Job.create(lm, [row.tolist()], max_steps=12), "beam:3")
         if tuple(found.tokens.tolist()) in theirs:
             assert_close(found.log_prob, theirs[tuple(found.tokens.tolist())], atol=1e-3, rtol=1e-4)
             compared += 1

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from eosin.decoding.distribution import BLOCK, NextToken, Workspace, largest, survey
+from eosin.decoding.distribution import BLOCK, NextToken, Workspace, survey, top_places
 from eosin.logits import Dense, Factored, Rewritten
 
 
@@ -59,7 +59,7 @@ ASKED = {
     "others": lambda it: list(it.others()),
     "block": lambda it: list(it.block(torch.zeros(it.rows, dtype=torch.int64))),
     "log_probs": lambda it: [it.log_probs()],
-    "possible": lambda it: [it.possible()],
+    "support": lambda it: [it.support()],
     "eos_rank": lambda it: [it.eos_rank()],
     "at": lambda it: [it.at(0.7).log_probs()],
     "first": lambda it: [it.first(2).log_probs()],
@@ -108,7 +108,7 @@ def test_rank_of_eos_is_its_place_in_a_stable_sort(vocab: int, eos_ids: tuple[in
 def test_largest_with_many_ties(rows: list[list[int]], count: int):
     values = torch.tensor(rows, dtype=torch.float32)
     ids = torch.randperm(40).expand(len(rows), -1)
-    place = largest(values, ids, count)
+    place = top_places(values, ids, count)
     for row in range(len(rows)):
         order = sorted(range(40), key=lambda i, row=row: (-rows[row][i], int(ids[row, i])))
         assert place[row].tolist() == order[:count]

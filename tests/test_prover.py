@@ -14,9 +14,10 @@ import eosin
 from eosin.causes import Cause
 from eosin.decoding.batch_invariance import is_steady
 from eosin.decoding.distribution import Workspace, survey
-from eosin.decoding.loops import primitive, rotated
+from eosin.decoding.loops import reduce_cycle, rotate_cycle
 from eosin.decoding.samplers import Greedy, Sampler
 from eosin.decoding.truncation import Consistent, Nucleus, TopK
+from eosin.events import Event
 from eosin.logits import Dense
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
@@ -36,9 +37,12 @@ def looping(core: str, seed: int, **settings):
 
 def audited(model, contexts, spec: str, **settings):
     completions = {}
-    audit = eosin.audit(
-        model, contexts, [spec], watch=lambda c, _: completions.update({c.index: c}), **{"max_steps": STEPS, **settings}
-    )
+
+    def watch(event: Event) -> None:
+        if event.kind == "completion":
+            completions[event.facts["completion"].index] = event.facts["completion"]
+
+    audit = eosin.audit(model, contexts, [spec], watch=watch, **{"max_steps": STEPS, **settings})
     return audit.by_decoder[spec].counts, completions
 
 
@@ -284,11 +288,11 @@ def test_recurrent_models_are_steady_and_growing_states_are_not():
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(1, 4), st.integers(0, 7))
 def test_one_name_for_a_cycle(cycle: list[int], times: int, shift: int):
-    root = primitive(cycle * times)
+    root = reduce_cycle(cycle * times)
     assert root * (len(cycle) * times // len(root)) == cycle * times
     assert not any(root == root[:d] * (len(root) // d) for d in range(1, len(root)) if len(root) % d == 0)
-    assert rotated(root) == rotated(root[shift % len(root) :] + root[: shift % len(root)])
-    assert sorted(rotated(root)) == sorted(root)
+    assert rotate_cycle(root) == rotate_cycle(root[shift % len(root) :] + root[: shift % len(root)])
+    assert sorted(rotate_cycle(root)) == sorted(root)
 
 
 LOGITS = st.lists(st.floats(-12, 12), min_size=VOCAB, max_size=VOCAB)

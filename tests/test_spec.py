@@ -1,16 +1,24 @@
 """Specifications: every decoder has one, reads back, and a wrong one says what is wrong."""
 
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from members import DECODERS
 
 import eosin
 from eosin.decoding.beam import Beam
-from eosin.decoding.decode import as_decoder
+from eosin.decoding.distribution import NextToken
+from eosin.decoding.job import to_decoder
 from eosin.decoding.samplers import Greedy, Sampler
-from eosin.decoding.spec import NAMES
-from eosin.decoding.truncation import TRUNCATIONS, Consistent, Nucleus, TopK, TopNSigma, shortest
+from eosin.decoding.spec import decoder_names
+from eosin.decoding.truncation import TRUNCATIONS, Consistent, Interval, Nucleus, Threshold, TopK, TopNSigma, shorten
+from eosin.proofs.constructions import Coin
 
 DOCUMENTED = [
     *("ancestral", "greedy", "beam:4", "beam:4,stop=first", "top-k:2", "nucleus:0.2", "min-p:0.1", "epsilon:3e-4"),
@@ -62,13 +70,12 @@ def test_any_value_reads_back(mu: float):
     ],
 )
 def test_numbers_are_written_as_people_write_them(number: float, text: str):
-    assert shortest(number) == text
+    assert shorten(number) == text
 
 
 def test_every_rule_can_be_named():
-    assert set(TRUNCATIONS) | {f"consistent-{name}" for name in TRUNCATIONS} | {"greedy", "ancestral", "beam"} == set(
-        NAMES
-    )
+    names = {*TRUNCATIONS, *(f"consistent-{name}" for name in TRUNCATIONS), "greedy", "ancestral", "beam"}
+    assert names == set(decoder_names())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +105,7 @@ def test_every_rule_can_be_named():
         ("beam:-1", "needs a whole number as its width"),
         ("beam:0", "width must be a whole number from 1 to 1000000, got 0"),
         ("beam:4,stop=soon", "stop must be 'full' (width finished) or 'first' (one finished), got 'soon'"),
-        ("beam:4,stopp=first", "unknown option 'stopp' in 'beam:4,stopp=first': did you mean 'stop'?"),
+        ("beam:4,stopp=first", "decoder 'beam:4,stopp=first': unknown option 'stopp': did you mean stop?"),
         ("greedy,temperature=0.7", "this decoder takes none"),
         ("nucleus:0.2,temprature=1", "did you mean 'temperature'?"),
         ("nucleus:0.2,temperature", "options are written key=value"),
@@ -117,7 +124,67 @@ def test_a_wrong_specification_says_what_is_wrong(spec: str, says: str):
 @pytest.mark.parametrize("nothing", [Greedy, 5, None, b"greedy"])
 def test_what_is_no_decoder(nothing):
     with pytest.raises(ValueError, match="decoder must be a specification"):
-        as_decoder(nothing)
+        to_decoder(nothing)
+
+
+@pytest.mark.parametrize(
+    ("spec", "printed"),
+    [
+        ("top-p:0.9", "nucleus:0.9"),
+        ("top_p:0.9,temperature=0.7", "nucleus:0.9,temperature=0.7"),
+        ("top_k:2", "top-k:2"),
+        ("min_p:0.1", "min-p:0.1"),
+        ("typical_p:0.2", "typical:0.2"),
+        ("eta_cutoff:3e-4", "eta:3e-4"),
+        ("top_h:0.4", "top-h:0.4"),
+        ("consistent_top_p:0.9", "consistent-nucleus:0.9"),
+    ],
+)
+def test_names_of_generate_are_understood(spec: str, printed: str):
+    assert str(eosin.parse_decoder(spec)) == printed
+
+
+@dataclass(frozen=True)
+class Between(Threshold):
+    """A rule of two values, the second of them optional, with a cached property and no `certain`."""
+
+    name = "between"
+    aliases = ("middle",)
+    examples = ("0.1", "0.1:0.5")
+    allowed = (Interval(0, 1), Interval(0, 1, closed=True))
+    cut: float
+    ratio: float = 0.25
+
+    @cached_property
+    def log_cut(self) -> float:
+        return math.log(self.cut)
+
+    def least(self, next_token: NextToken) -> torch.Tensor:
+        return (next_token.best_log_prob + math.log(self.ratio)).clamp(max=self.log_cut)
+
+
+def test_a_rule_of_two_values_that_is_registered_late(monkeypatch: pytest.MonkeyPatch):
+    """After specifications have been parsed; its cached property is no value."""
+    with pytest.raises(ValueError, match="unknown decoder"):
+        eosin.parse_decoder("between:0.1")
+    monkeypatch.setitem(TRUNCATIONS, "between", Between)
+    for spec, printed in (
+        ("between:0.1:0.5", "between:0.1:0.5"),
+        ("consistent-middle:0.1", "consistent-between:0.1:0.25"),
+    ):
+        decoder = eosin.parse_decoder(spec)
+        assert eosin.decode(Coin(0.5), [[1]], decoder, max_steps=5).lengths.min() >= 1
+        assert str(decoder) == printed
+        assert eosin.parse_decoder(printed) == decoder
+    for wrong, says in (
+        ("between", "between needs 2 values, as in 'between:0.1'"),
+        ("between:0.1:0.2:0.3", "between needs 2 values"),
+        ("between:2", "cut must lie in (0, 1), got 2"),
+        ("between:0.1:2", "ratio must lie in (0, 1], got 2"),
+        ("betwen:0.1", "did you mean between"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(says)):
+            eosin.parse_decoder(wrong)
 
 
 def test_large_numbers_are_written_short():

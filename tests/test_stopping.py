@@ -6,7 +6,8 @@ from members import MODELS, VOCAB
 
 import eosin
 from eosin.causes import Cause
-from eosin.decoding.decode import completed
+from eosin.decoding.decode import complete
+from eosin.decoding.job import Job
 from eosin.decoding.stopping import StopStrings
 from eosin.errors import BadInput
 
@@ -35,9 +36,10 @@ def cut(tokens: list[int], strings: tuple[str, ...]) -> tuple[list[int], bool]:
 def test_a_completion_is_cut_after_the_first_stop_string(strings: tuple[str, ...], decoder: str, pool: int):
     for specimen in CHOSEN:
         prefixes = torch.randint(0, VOCAB - 1, (9, 3), generator=torch.Generator().manual_seed(0))
-        whole = list(completed(specimen.model, prefixes, decoder, max_steps=STEPS, seed=5))
+        whole = list(complete(Job.create(specimen.model, prefixes, max_steps=STEPS, seed=5), decoder))
         stop = StopStrings(strings, text_of)
-        stopped = list(completed(specimen.model, prefixes, decoder, max_steps=STEPS, seed=5, pool=pool, stop=stop))
+        job = Job.create(specimen.model, prefixes, max_steps=STEPS, seed=5, pool=pool, stop=stop)
+        stopped = list(complete(job, decoder))
         expected = {each.index: (*cut(each.tokens.tolist(), strings), each) for each in whole}
         assert len(stopped) == len(expected)
         for found in stopped:
@@ -50,9 +52,9 @@ def test_a_completion_is_cut_after_the_first_stop_string(strings: tuple[str, ...
 
 def test_a_string_at_the_limit_ends_in_time():
     specimen = next(each for each in MODELS if each.name == "loop")
-    (whole,) = completed(specimen.model, [[0]], "greedy", max_steps=5)
+    (whole,) = complete(Job.create(specimen.model, [[0]], max_steps=5), "greedy")
     last = text_of(whole.tokens.tolist())
-    (made,) = completed(specimen.model, [[0]], "greedy", max_steps=5, stop=StopStrings((last,), text_of))
+    (made,) = complete(Job.create(specimen.model, [[0]], max_steps=5, stop=StopStrings((last,), text_of)), "greedy")
     assert whole.cause is not Cause.STOP
     assert (made.cause, made.steps) == (Cause.STOP, 5)
 
@@ -69,7 +71,7 @@ def test_an_audit_counts_them_as_ended_and_proves_nothing():
 
 
 def completed_tokens(specimen) -> list[int]:
-    (made,) = completed(specimen.model, [[0]], "greedy", max_steps=30)
+    (made,) = complete(Job.create(specimen.model, [[0]], max_steps=30), "greedy")
     return made.tokens.tolist()
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 import eosin
 from eosin.auditing.tally import reported
-from eosin.decoding.loop import Context, unroll
+from eosin.decoding.job import Job
+from eosin.decoding.loop import unroll
 from eosin.decoding.survival import LEAST_WEIGHT, Survival, roulette
 from eosin.errors import BadInput
 from eosin.proofs.constructions import Coin
@@ -116,8 +117,7 @@ def test_the_path_is_the_sampler_s_own_until_it_ends(specimen: Specimen):
     spec = "consistent-nucleus:0.4"
     sampled = eosin.decode(specimen.model, prefixes(9), spec, max_steps=15, seed=2)
     estimator = Survival(eosin.parse_decoder(spec))
-    contexts = (Context(i, prefix) for i, prefix in enumerate(prefixes(9)))
-    paths = unroll(specimen.model, contexts, estimator, max_steps=15, seed=2, pool=8)
+    paths = unroll(Job.create(specimen.model, prefixes(9), max_steps=15, seed=2, pool=8), estimator)
     for path in paths:
         walked, drawn = path.tokens.tolist(), sampled.tokens[path.index]
         common = min(len(walked), len(drawn)) - 1
@@ -149,5 +149,5 @@ def test_shards_of_estimates_add_up(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("spec", ["greedy", "beam:2"])
 def test_what_draws_nothing_has_nothing_to_estimate(spec: str):
-    with pytest.raises(BadInput, match=f"{spec} draws nothing"):
+    with pytest.raises(BadInput, match=f"{spec} is deterministic; survival needs a sampler"):
         eosin.audit(MODEL, [[1]], [spec], max_steps=5, survival=True)

@@ -67,7 +67,7 @@ def test_3_4_incomplete_decoders_never_end(vocab: int, eos_id: int):
         assert (found.lengths == 120).all()
 
 
-CONSISTENT = [f"consistent-{rule(rule.examples[0])}" for rule in TRUNCATIONS.values()]
+CONSISTENT = [f"consistent-{rule.parse(rule.examples[0])}" for rule in TRUNCATIONS.values()]
 
 
 @pytest.mark.parametrize("vocab", [2, 8])

@@ -17,6 +17,7 @@ from eosin.causes import Cause
 from eosin.data.corpus import Recipe
 from eosin.data.preparation import prepare
 from eosin.data.sources import open_source
+from eosin.events import Event
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
 from eosin.proofs.drift import MOVES
@@ -59,10 +60,13 @@ def audited(trained, corpus, tmp_path_factory: pytest.TempPathFactory):
     _, model = trained
     contexts = corpus.contexts("train", CONTEXTS)
     completions = {}
+
+    def watch(event: Event) -> None:
+        if event.kind == "completion":
+            completions[event.facts["completion"].index] = event.facts["completion"]
+
     out = tmp_path_factory.mktemp("audit") / "records.jsonl"
-    audit = eosin.audit(
-        model, contexts, ["greedy"], max_steps=LIMIT, out=out, watch=lambda c, _: completions.update({c.index: c})
-    )
+    audit = eosin.audit(model, contexts, ["greedy"], max_steps=LIMIT, out=out, watch=watch)
     return contexts, audit, completions, out
 
 

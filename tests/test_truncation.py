@@ -20,8 +20,8 @@ from eosin.decoding.truncation import (
     Nucleus,
     TopK,
     Typical,
-    kept_by,
-    kept_by_line,
+    keep_mask,
+    keep_mask_by_line,
 )
 
 
@@ -34,18 +34,18 @@ def listed(rule, asked) -> list[set[int] | None]:
     for row in range(asked.rows):
         others = {int(i) for i, lp in zip(kept.ids[row], kept.log_probs[row], strict=True) if lp > -math.inf}
         eos = {int(i) for i, lp in zip(asked.eos_ids, kept.eos_log_probs[row], strict=True) if lp > -math.inf}
-        sets.append(others | eos if kept.settled[row] else None)
+        sets.append(others | eos if kept.complete[row] else None)
     return sets
 
 
 def lined(rule, asked) -> list[set[int]]:
     """The kept set of each row as the line through the order gives it, tokens that cannot occur left out."""
-    return [set(row.nonzero()[:, 0].tolist()) for row in kept_by_line(rule, asked)]
+    return [set(row.nonzero()[:, 0].tolist()) for row in keep_mask_by_line(rule, asked)]
 
 
 def masked(rule, asked) -> list[set[int]]:
     """The kept set of each row, written out."""
-    return [set(row.nonzero()[:, 0].tolist()) for row in kept_by(rule, asked)]
+    return [set(row.nonzero()[:, 0].tolist()) for row in keep_mask(rule, asked)]
 
 
 def possible(probs: list[float], tokens: set[int]) -> set[int]:
@@ -69,10 +69,10 @@ def test_kept_set_is_the_definition(rule, row):
     while not fits(str(rule), len(row)):
         row = row + row
     probs, logits = exact_logits(row)
-    (value,) = vars(rule).values()
     define = DEFINITIONS[rule.name]
-    expected = possible(probs, define(probs, value))
-    tipping = [possible(probs, define(probs, value * (1 + wiggle))) for wiggle in (-1e-9, 1e-9)] if value < 1 else []
+    expected = possible(probs, define(probs, *rule.values))
+    wiggled = [[value * (1 + wiggle) for value in rule.values] for wiggle in (-1e-9, 1e-9)]
+    tipping = [possible(probs, define(probs, *values)) for values in wiggled] if rule.name != "top-k" else []
     assume(all(other == expected for other in tipping))
     asked = surveyed(logits, (0,))
     (from_list,) = listed(rule, asked)
@@ -80,7 +80,7 @@ def test_kept_set_is_the_definition(rule, row):
     if rule.name != "typical":  # two tokens equally far from the entropy are a tie only in exact arithmetic
         assert lined(rule, asked) == [expected]
     if from_list is None and rule.name != "typical":
-        assert len(define(probs, value)) >= min(FEW, len(probs)), "a short list was not listed"
+        assert len(define(probs, *rule.values)) >= min(FEW, len(probs)), "a short list was not listed"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -136,8 +136,7 @@ def test_kept_set_on_real_valued_logits(rule, vocab: int, temperature: float):
     sharpness = torch.tensor([[0.01], [0.5], [1], [2], [4], [8], [20], [60]])
     logits = torch.randn(8, vocab, generator=generator, dtype=torch.float64) * sharpness
     asked = surveyed(logits, (5, 0), temperature)
-    (value,) = vars(rule).values()
-    expected = [DEFINITIONS[rule.name](row, value) for row in (logits / temperature).softmax(-1).tolist()]
+    expected = [DEFINITIONS[rule.name](row, *rule.values) for row in (logits / temperature).softmax(-1).tolist()]
     expected = [
         possible(row, kept) for row, kept in zip((logits / temperature).softmax(-1).tolist(), expected, strict=True)
     ]
@@ -155,10 +154,9 @@ def test_kept_set_in_float32(rule, vocab: int):
     generator = torch.Generator().manual_seed(vocab)
     logits = torch.randn(24, vocab, generator=generator) * torch.logspace(-2, 1.5, 24)[:, None]
     asked = surveyed(logits, (5, 0))
-    (value,) = vars(rule).values()
     by_line, by_list, exact = lined(rule, asked), listed(rule, asked), 0
     for row, probs in enumerate(logits.double().softmax(-1).tolist()):
-        expected = possible(probs, DEFINITIONS[rule.name](probs, value))
+        expected = possible(probs, DEFINITIONS[rule.name](probs, *rule.values))
         for mine in (by_line[row], expected if by_list[row] is None else by_list[row]):
             moved = mine ^ expected
             assert len(moved) <= 2
@@ -171,11 +169,10 @@ def test_the_kept_set_of_equal_tokens_in_float32(rule):
     """Ties at any height: a rounding error must neither empty the set nor let a token in that does not exist."""
     heights = 4 * torch.randn(300, generator=torch.Generator().manual_seed(6))
     asked = surveyed(heights[:, None].repeat(1, 1500), (3,))
-    (value,) = vars(rule).values()
     kept = lined(rule, asked)
     assert all(kept)
     if rule.name in ("top-k", "min-p", "top-n-sigma"):
-        assert kept == [DEFINITIONS[rule.name]([1 / 1500] * 1500, value)] * 300
+        assert kept == [DEFINITIONS[rule.name]([1 / 1500] * 1500, *rule.values)] * 300
     numbers = torch.rand(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     for truncation in (rule, Consistent(rule)):
         assert (draw(truncation, asked, numbers).token(asked.eos_ids, numbers) < 1500).all()
@@ -187,9 +184,8 @@ def test_nearly_flat_rows_are_divided_again(rule, spread: float):
     """Thousands of tokens in one bin: the line is still where a sort would put it."""
     logits = spread * torch.randn(3, 4000, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     asked = surveyed(logits, (3,))
-    (value,) = vars(rule).values()
     for mine, probs in zip(lined(rule, asked), logits.softmax(-1).tolist(), strict=True):
-        assert len(mine ^ DEFINITIONS[rule.name](probs, value)) <= 1
+        assert len(mine ^ DEFINITIONS[rule.name](probs, *rule.values)) <= 1
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -225,7 +221,7 @@ def test_no_smaller_set_will_do(rule):
     order = rule.order(asked)(log_probs)
     for row, kept in enumerate(lined(rule, asked)):
         tokens = sorted(kept, key=lambda token, row=row: -float(order[row, token]))
-        enough = rule.enough(log_probs[row, tokens].exp().cumsum(0)[None], asked.tie)[0]
+        enough = rule.enough(log_probs[row, tokens].exp().cumsum(0)[None, None], asked)[0]
         assert enough.tolist() == [False] * (len(tokens) - 1) + [True]
 
 
@@ -278,6 +274,7 @@ BAD = [
     *(("eta", value) for value in (0, 1)),
     *(("typical", value) for value in (0, 1)),
     *(("top-n-sigma", value) for value in (0, -1, math.inf)),
+    *(("top-h", value) for value in (0, 1.5)),
 ]
 
 
@@ -308,4 +305,4 @@ def test_a_nucleus_that_is_surely_one_token_is(mu: float, vocab_size: int):
     leads = (logits[:, 1:2].double() - logits.double()).index_fill(1, torch.tensor([1]), math.inf)
     sure = rule.margin(leads.T) > 0
     assert sure.any()
-    assert (kept_by(rule, surveyed(logits, [0]))[sure].sum(1) == 1).all()
+    assert (keep_mask(rule, surveyed(logits, [0]))[sure].sum(1) == 1).all()

@@ -1,21 +1,26 @@
-"""The words of this library: what a model, a state, a head, a truncation and a decoder are.
+"""The interfaces of this library: what a model, a state, a head, a truncation rule, a search and a decoder are.
 
-Everything that generates is `prefill` and `step` over an explicit state; everything that truncates is a set of kept
-tokens. These are the shapes that the other modules fill.
+Everything that generates is `prefill` and `step` over an explicit state. Everything that truncates is a set of kept
+tokens. The other modules implement these interfaces.
+
+Each section ends with its optional capabilities. An object has a capability if it has the methods. The library asks for
+each of them in one place, and does without where it is missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from eosin.outcome import Completion
+from eosin.outcome import Completion, Proof
 
 if TYPE_CHECKING:
     from eosin.decoding.distribution import NextToken
+    from eosin.decoding.samplers import Draw
     from eosin.decoding.selection import Line
     from eosin.decoding.truncation import Kept
     from eosin.log_odds import LogOdds, Promise
@@ -33,25 +38,59 @@ HeadMemory = Float64[Tensor, "batch *numbers"]
 HeadMemories = Float64[Tensor, "batch time *numbers"]
 Uniforms = Float64[Tensor, "batch 2"]
 
+Stop = Callable[[list[int]], bool]
+"""Whether a completion ends with the last of these tokens. It is asked after every step."""
+
+
+# States and models
+
 
 @runtime_checkable
 class State(Protocol):
-    """What a model carries from one token to the next: a value, batch first, opaque to every decoder.
-
-    Two more methods are optional. `join(other)` puts the rows of another state behind one's own; a model whose state
-    has none is decoded in shrinking cohorts. `same(other)` tells for each row whether two states agree bit for bit.
-    """
+    """What a model carries from one token to the next: a value, batch first. Decoders do not look inside."""
 
     def select(self, rows: Rows) -> State:
         """The given rows in the given order; a row may be asked for more than once."""
 
 
 @runtime_checkable
+class Joinable(State, Protocol):
+    """Optional: new contexts can enter while others are under way. Without it a model is decoded in cohorts."""
+
+    def join(self, other: Any) -> State:
+        """The rows of both states, those of `other` last."""
+
+
+@runtime_checkable
+class SometimesJoinable(Joinable, Protocol):
+    """Optional: a state that has `join`, but cannot always use it."""
+
+    @property
+    def joinable(self) -> bool: ...
+
+
+@runtime_checkable
+class Comparable(State, Protocol):
+    """Optional: rows can be compared, so exact recurrence can be proved."""
+
+    def same(self, other: Any) -> Bool[Tensor, " batch"]:
+        """For each row, whether the two states agree bit for bit."""
+
+
+@runtime_checkable
+class Measurable(Comparable, Protocol):
+    """Optional: the size of a row is known. It must be known where a row can be empty or grow."""
+
+    @property
+    def size(self) -> int | None:
+        """How many numbers a row holds; None where the number grows with each token."""
+
+
+@runtime_checkable
 class Generative(Protocol):
     """All that decoding asks of a model. softmax(logits) is the next-token distribution, whatever head made it.
 
-    Logits are a (batch, vocab) tensor or, where writing them out would be waste, an `eosin.logits.Logits`.
-    More is optional: `Promising`, `HasStepFormula`, and `pool`, the number of rows that are best decoded at a time.
+    Logits are a (batch, vocab) tensor or, to save memory, an `eosin.logits.Logits`.
     """
 
     @property
@@ -66,7 +105,7 @@ class Generative(Protocol):
         """Read prefixes of one length; the logits are those of the first token after them."""
 
     def step(self, token: Token, state: Any) -> tuple[Logits | Tensor, State]:
-        """Read one more token a row."""
+        """Read one more token per row."""
 
 
 @runtime_checkable
@@ -83,6 +122,33 @@ class Promising(Protocol):
 
     def promise(self, temperature: float = 1.0) -> Promise:
         """The bound at a temperature."""
+
+
+@runtime_checkable
+class Pooled(Generative, Protocol):
+    """Optional: the model says how many rows are best decoded together."""
+
+    @property
+    def pool(self) -> int: ...
+
+
+@runtime_checkable
+class Windowed(Generative, Protocol):
+    """Optional: the model reads texts up to a length only."""
+
+    @property
+    def window(self) -> int | None:
+        """The greatest length of prefix and completion; None where there is no limit."""
+
+
+@runtime_checkable
+class Selective(LanguageModel, Protocol):
+    """Optional: the model can score some tokens without computing the logits of the others."""
+
+    def log_probs(
+        self, prefix: Prefix, continuation: Tokens, wanted: Bool[Tensor, "batch time"]
+    ) -> Float[Tensor, " wanted"]:
+        """The log-probability of the wanted tokens."""
 
 
 @runtime_checkable
@@ -187,9 +253,12 @@ class BoundedHead(Protocol):
         """An upper bound on log(1 - p(eos)) at each step, counted from 1; it never rises."""
 
 
+# Truncation rules
+
+
 @runtime_checkable
 class Truncation(Protocol):
-    """A rule that says which tokens may be drawn. It keeps; it never edits probabilities."""
+    """A rule that says which tokens may be drawn. It keeps tokens; it never edits probabilities."""
 
     @property
     def keeps_eos(self) -> bool:
@@ -209,9 +278,21 @@ class Truncation(Protocol):
         """The kept tokens as the front of an order, where they are many."""
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
-        """How safely a token is kept alone, in nats, given the least by which it leads each other one; not positive
-        where others may be kept as well.
+        """How safely a token is kept alone, in nats, if its logit leads each other one by at least `leads`.
+
+        Not positive where other tokens may be kept as well. The lead of the token over itself is infinite.
         """
+
+
+@runtime_checkable
+class Passing(Protocol):
+    """Optional, for truncation rules and decoders: how much of a model's promise is left."""
+
+    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
+        """The least log-odds of drawing eos, or of ending, given the least log-odds of eos under the model."""
+
+
+# Decoders
 
 
 @runtime_checkable
@@ -228,29 +309,36 @@ class Search(Protocol):
     def rows(self) -> int:
         """How many rows of the model's batch they take."""
 
+    @property
+    def steps(self) -> Rows:
+        """How many tokens each row has produced."""
+
     def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
         """Take one step on every row: the next tokens, and the rows of the present batch that they follow."""
 
     def join(self, other: Any) -> Search:
         """Both sets of contexts, the rows of `other` last."""
 
-    def finished(self) -> list[Completion]:
-        """The contexts that have ended since this was last asked."""
+    def take_finished(self) -> list[Completion]:
+        """The contexts that have ended since the last call."""
 
-    def whereabouts(self, row: int) -> tuple[int, int]:
-        """The index of the context in a row, and the step it is about to take, counted from 1."""
+    def index_of(self, row: int) -> int:
+        """The index of the context in a row."""
+
+    def tokens_of(self, row: int) -> list[int]:
+        """The tokens that a row has produced so far."""
+
+    def retire(self, proofs: Mapping[int, Proof]) -> Rows:
+        """End the contexts of these rows as proved infinite, and return the rows that are left."""
 
 
 @runtime_checkable
 class Decoder(Protocol):
-    """A decoding algorithm; its `str` is its specification, as in "consistent-nucleus:0.2".
-
-    More is optional, here and in a `Truncation`: `Passing`.
-    """
+    """A decoding algorithm; its `str` is its specification, as in "consistent-nucleus:0.2"."""
 
     @property
     def rows_per_context(self) -> int:
-        """The widest that one context gets: 1, or the width of the beam."""
+        """The most rows that one context takes: 1, or the width of the beam."""
 
     @property
     def keeps_eos(self) -> bool:
@@ -259,20 +347,61 @@ class Decoder(Protocol):
     def check(self, vocab_size: int) -> None:
         """Raise a ValueError if the decoder does not fit a vocabulary of this size."""
 
-    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Search:
+    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int, stop: Stop | None) -> Search:
         """A search over contexts that have just been prefilled, one row each."""
 
 
 @runtime_checkable
-class Passing(Protocol):
-    """A decoder or a truncation that passes on a part of what a model promises about eos."""
+class Chooser(Protocol):
+    """Optional: a decoder that chooses one token per row, from left to right."""
+
+    def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token: ...
+
+
+@runtime_checkable
+class Traceable(Decoder, Protocol):
+    """Optional: a decoder that says which tokens it may choose, so it can be traced."""
 
     @property
-    def keeps_eos(self) -> bool:
-        """As in `Decoder`."""
+    def rule(self) -> str:
+        """The specification of what removes tokens, as in "nucleus:0.2"."""
 
-    def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
-        """The least log-odds of ending, given the least log-odds of eos under the model."""
+    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+        """The tokens that can be chosen; none that cannot occur."""
+
+
+@runtime_checkable
+class Predictable(Chooser, Protocol):
+    """Optional: a decoder whose choices can be proved, so loops under it can be proved infinite."""
+
+    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
+        """The tokens that can be chosen; none that cannot occur."""
+
+    def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
+        """As `Truncation.margin`: how safely a token is the only one that may be chosen."""
+
+
+@runtime_checkable
+class Drawing(Decoder, Protocol):
+    """Optional: a decoder that draws eos by chance, so survival can be estimated."""
+
+    def draw(self, next_token: NextToken, uniforms: Uniforms) -> Draw: ...
+
+
+@runtime_checkable
+class Tempered(Protocol):
+    """Optional: a decoder that changes the temperature."""
+
+    @property
+    def temperature(self) -> float: ...
+
+
+@runtime_checkable
+class Collecting(Protocol):
+    """Optional: a decoder that needs more than one finished hypothesis to end."""
+
+    @property
+    def needed(self) -> int: ...
 
 
 def is_defined_together(owner: object, *names: str) -> bool:

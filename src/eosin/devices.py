@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor, nn
 
 from eosin.errors import BadInput
 from eosin.settings import check_known
@@ -62,6 +63,34 @@ def multiplies_bfloat16() -> bool:
     # ATEN_CPU_CAPABILITY=avx2 makes torch behave as on an older CPU
     held_back = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2") and "avx512f" in flags
     return bool(BFLOAT16_FLAGS.intersection(flags)) and not held_back
+
+
+@runtime_checkable
+class Network(Protocol):
+    """A model with parameters, as every `torch.nn.Module` is."""
+
+    def parameters(self) -> Iterator[Tensor]: ...
+
+    def modules(self) -> Iterator[nn.Module]: ...
+
+
+def device_of(model: object) -> torch.device | None:
+    """Where the model's parameters are, if it has any."""
+    parameter = next(iter(model.parameters()), None) if isinstance(model, Network) else None
+    return None if parameter is None else parameter.device
+
+
+@contextmanager
+def eval_mode(model: object) -> Iterator[None]:
+    """Dropout is off inside; afterwards every module is in the mode it was in."""
+    modules = [module for module in model.modules() if module.training] if isinstance(model, Network) else []
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module in modules:
+            module.training = True
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from eosin.contracts import Rows, State
+from eosin.contracts import Comparable, Joinable, Measurable, Rows, SometimesJoinable, State
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class TensorState:
 
     @property
     def size(self) -> int:
-        """How many numbers a row holds."""
         return sum(math.prod(tensor.shape[1:]) for tensor in self.tensors)
 
     def select(self, rows: Rows) -> TensorState:
@@ -62,17 +61,19 @@ class PairState:
 
 
 def can_join(state: State) -> bool:
-    """Whether other rows may be put behind those of this state."""
-    return bool(getattr(state, "joinable", hasattr(state, "join")))
+    """Whether other rows can be put behind those of this state."""
+    return state.joinable if isinstance(state, SometimesJoinable) else isinstance(state, Joinable)
 
 
-def size_of(state: Any) -> int | None:
+def size_of(state: State) -> int | None:
     """How many numbers a row holds; None where that grows with each token, or where rows cannot be compared."""
-    return getattr(state, "size", 1) if hasattr(state, "same") else None
+    if isinstance(state, Measurable):
+        return state.size
+    return 1 if isinstance(state, Comparable) else None
 
 
 def can_recur(state: State) -> bool:
-    """Whether a state can come back to where it was, and whether that means anything: an empty one always does."""
+    """Whether a state can return, and whether that means anything: an empty one always returns."""
     return can_join(state) and bool(size_of(state))
 
 

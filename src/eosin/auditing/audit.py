@@ -1,8 +1,8 @@
 """Audits: model x decoder x contexts x seed -> records.
 
-Contexts stream through the pool of `decoding.loop`; every completion is counted as it ends. Counts are kept by
-shards of contexts, and a shard's record is written as soon as its last context is done, so a kill loses unfinished
-shards only: the same audit again finds the records that are there and goes on with the rest.
+Contexts stream through the pool of `decoding.loop`, and each completion is counted as it ends. Counts are kept by shard
+of contexts. A shard's record is written when its last context is done, so a kill loses only unfinished shards: the same
+audit finds the existing records and continues with the rest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -25,27 +25,18 @@ from eosin.auditing.identity import behaviour, identity, identity_of_decoder
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
 from eosin.contracts import Decoder, Generative
 from eosin.decoding.batch_invariance import is_steady
-from eosin.decoding.decode import (
-    Contexts,
-    as_decoder,
-    check_model,
-    check_room,
-    check_stop,
-    checked_contexts,
-    chosen_pool,
-    device_of,
-    evaluating,
-    whole,
-)
-from eosin.decoding.loop import SMALLEST_BATCH, Cohort, unroll, usual_pool
+from eosin.decoding.decode import complete
+from eosin.decoding.job import Contexts, Job, Prefixes, pool_of
+from eosin.decoding.loop import SMALLEST_BATCH
 from eosin.decoding.spec import is_specified
 from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
+from eosin.devices import device_of, eval_mode
 from eosin.errors import BadInput
-from eosin.outcome import Completion
+from eosin.events import Event, Watch, ignore
 from eosin.proofs.drift import measure_drift
 from eosin.proofs.dynamics import dynamics_of
-from eosin.proofs.prover import prover_of
+from eosin.proofs.prover import Prover, prover_of
 from eosin.proofs.saved_cycles import CertifiedCycle, append_certificates, cycles_path, read_certificates
 from eosin.records.record import ALL, Record, pooled, read_records
 from eosin.report.audits import by_decoder
@@ -54,7 +45,7 @@ from eosin.storage.files import locked_file, set_aside, write_text
 
 logger = logging.getLogger(__name__)
 SHARD = 1000
-"""Contexts whose counts are written together; fewer where a model decodes fewer at a time."""
+"""Contexts whose counts are written together; fewer if the model decodes fewer at a time."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ class Audit:
 
     records: list[Record]
     steady: bool = True
-    """Whether the model gave the same bits in batches of all sizes; if not, near-ties may fall otherwise in another
+    """Whether the model gave the same bits in batches of all sizes. If not, near-ties may fall differently in another
     pool."""
 
     @property
@@ -71,7 +62,7 @@ class Audit:
         return {record.signature["decoder"]: record for record in pooled(self.records)}
 
     def save(self, path: Path | str) -> None:
-        """One JSON line a record."""
+        """One JSON line per record."""
         write_text(Path(path), "".join(record.written() + "\n" for record in self.records))
 
     def __str__(self) -> str:
@@ -80,7 +71,7 @@ class Audit:
 
 def audit(
     model: Generative,
-    prefixes: Tensor | Sequence[Sequence[int]],
+    prefixes: Prefixes,
     decoders: Sequence[str | Decoder],
     *,
     max_steps: int,
@@ -91,156 +82,119 @@ def audit(
     out: Path | str | None = None,
     about: dict[str, Any] | None = None,
     name: str | None = None,
-    watch: Callable[[Completion, Decoder], None] | None = None,
     text_of: Callable[[list[int]], str] | None = None,
     stop: StopStrings | None = None,
-    tick: Callable[[], None] = lambda: None,
+    watch: Watch = ignore,
 ) -> Audit:
     """Decode every prefix with every decoder and count how it ends.
 
-    proofs    look for loops and prove that they never end; what is proved is not decoded any further
+    proofs    look for loops and prove that they never end; a proved completion is not decoded any further
     survival  estimate how probable it is not to have ended, instead of counting; for samplers
-    out       a file of records: what it has is not done again, what is finished is appended at once
-    about     what else belongs into the signature: names of the model and of the contexts
-    name      what to call a model that cannot be told from another by what it is made of and does, such as one that
-              holds a random generator; its records are used again only under the same name
-    watch     is told of every completion as it ends, with its decoder
-    text_of   tokens in words, so that records can show loops
+    out       a file of records: existing records are reused, and new ones are appended as shards finish
+    about     more for the signature: names of the model and of the contexts
+    name      a name for a model that cannot be told from others by its parts and its behaviour, such as one that holds
+              a random generator; its records are reused only under the same name
+    text_of   decodes tokens to text, so that records can show loops
     stop      strings that end a completion; with them nothing is proved
-    tick      is called after every step; what it raises ends the audit
+    watch     gets the events "step" (contexts, rows), "completion" (completion, decoder) and "shard" (record);
+              if it raises `Stopped`, the audit ends, and finished shards are in `out`
+
+    The other arguments are those of `eosin.decode`.
     """
-    check_model(model)
-    parsed = checked_decoders(decoders, model.vocab_size, survival, stop)
-    max_steps, pool = whole("max_steps", max_steps, 1, 2**31), chosen_pool(pool, model)
-    contexts = checked_contexts(prefixes, None, model)
-    check_room(model, prefixes, max_steps)
-    common = {
-        **signature(model, contexts, max_steps, whole("seed", seed, 0, 2**64), name),
+    job = Job.create(model, prefixes, max_steps=max_steps, seed=seed, pool=pool, stop=stop)
+    parsed = check_decoders(decoders, job, survival)
+    signature = {
+        **describe_job(job, name),
         "estimator": "survival" if survival else "count",
         "proofs": proofs and not survival and stop is None,
         **({"stop": list(stop.strings)} if stop else {}),
         **(about or {}),
     }
-    wanted = {str(decoder): {**common, "decoder": str(decoder), **identity_of_decoder(decoder)} for decoder in parsed}
-    with appending(out) as (there, write), evaluating(model):
-        done = finished(there, out, common)
+    wanted = {str(each): {**signature, "decoder": str(each), **identity_of_decoder(each)} for each in parsed}
+    with open_records(out) as (there, write), eval_mode(model):
+        done = check_records(there, out, signature)
         check_same_decoders(done, parsed, out)
-        check_certificates(out, common["model"])
-        steady = steadiness(model, contexts, pool, max(decoder.rows_per_context for decoder in parsed))
+        check_certificates(out, signature["model"])
+        steady = is_steady(model, first_prefixes(job.contexts), largest_batch(job, parsed))
         for decoder in parsed:
             shards = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
             if ALL in shards:
                 continue
-            work = Work(model, contexts, decoder, wanted[str(decoder)], pool, steady, watch, stop, tick)
-            for record in work.records(without=shards):
-                keep_certificates(out, work.certificates())
-                record = spelt(record, text_of)
+            prover = prover_of(model, decoder, steady) if signature["proofs"] else None
+            counter = ShardCounter(job, decoder, wanted[str(decoder)], prover)
+            for record in counter.count(shards, watch):
+                save_certificates(out, counter.certificates())
+                record = add_text(record, text_of)
                 write(record)
                 done.append(record)
+                watch(Event("shard", {"record": record}))
     return Audit([record for record in done if record.signature["decoder"] in wanted], steady)
 
 
-def checked_decoders(
-    decoders: Sequence[str | Decoder], vocab_size: int, survival: bool, stop: StopStrings | None
-) -> list[Decoder]:
-    if isinstance(decoders, str) or not hasattr(decoders, "__iter__"):
+def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) -> list[Decoder]:
+    if isinstance(decoders, str) or not isinstance(decoders, Sequence):
         raise BadInput(f"decoders must be a list, as in ['greedy', 'nucleus:0.2'], got {decoders!r}")
-    parsed = [as_decoder(decoder) for decoder in decoders]
+    parsed = [job.check_decoder(decoder) for decoder in decoders]
     if not parsed:
         raise BadInput("name at least one decoder, as in 'greedy'")
-    for decoder in parsed:
-        decoder.check(vocab_size)
-        check_stop(stop, decoder)
-    if survival and stop is not None:
+    if survival and job.stop is not None:
         raise BadInput("survival is estimated along paths that nothing but eos ends; leave out the stop strings")
     return [survival_of(decoder) for decoder in parsed] if survival else parsed
 
 
-def steadiness(model: Generative, contexts: Contexts, pool: int, rows_per_context: int) -> bool:
-    """Tried on the first contexts of one length, in batches as large as there will be."""
-    return is_steady(model, first_prefixes(contexts), min(pool, len(contexts) * rows_per_context))
+def largest_batch(job: Job, decoders: list[Decoder]) -> int:
+    return min(job.pool, len(job.contexts) * max(decoder.rows_per_context for decoder in decoders))
 
 
 def first_prefixes(contexts: Contexts) -> Tensor:
-    """Of the first contexts those that are as long as the first."""
-    some = [contexts.at(place).prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
+    """Of the first contexts, those that are as long as the first."""
+    some = [contexts[place].prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
     return torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
 
 
-class Work:
-    """One decoder on all contexts."""
+class ShardCounter:
+    """One decoder on all contexts of a job, counted by shard."""
 
-    def __init__(
-        self,
-        model: Generative,
-        contexts: Contexts,
-        decoder: Decoder,
-        signature: dict[str, Any],
-        pool: int,
-        steady: bool,
-        watch: Callable[[Completion, Decoder], None] | None,
-        stop: StopStrings | None = None,
-        tick: Callable[[], None] = lambda: None,
-    ):
-        self.model = model
-        self.contexts = contexts
+    def __init__(self, job: Job, decoder: Decoder, signature: dict[str, Any], prover: Prover | None):
+        self.job = job
         self.decoder = decoder
         self.signature = signature
-        self.pool = pool
-        self.shard = min(SHARD, usual_pool(model))  # whatever the pool is this time
-        self.watch = watch
-        self.stop = stop
-        self.tick = tick
-        self.prover = prover_of(model, decoder, steady) if signature["proofs"] else None
-        self.looked_at: dict[tuple[int, ...], tuple[int, int, int, float]] = {}
+        self.prover = prover
+        self.drifts: dict[tuple[int, ...], tuple[int, int, int, float]] = {}
+        """By cycle, the context of an example and what moves in it."""
 
-    def records(self, without: set[str]) -> Iterator[Record]:
-        """A record for each shard that is not there yet, in the order in which they are finished."""
-        max_steps, size, shard = self.signature["max_steps"], len(self.contexts), self.shard
-        ranges = [(start, min(shard, size - start)) for start in range(0, size, shard)]
-        tallies = {start: Tally(start, n, max_steps) for start, n in ranges if shard_name(start, n) not in without}
-        for completion in self._completions(tallies):
-            start = completion.index // shard * shard
+    def count(self, done: set[str], watch: Watch) -> Iterator[Record]:
+        """A record for each shard that is not done yet, in the order in which they are finished."""
+        job, size = self.job, min(SHARD, pool_of(self.job.model))  # the same shards in any pool
+        total = len(job.contexts)
+        shards = [range(start, min(start + size, total)) for start in range(0, total, size)]
+        missing = [shard for shard in shards if name_shard(shard) not in done]
+        tallies = {shard.start: Tally(shard.start, len(shard), job.max_steps) for shard in missing}
+        contexts = (job.contexts[place] for shard in missing for place in shard)
+        for completion in complete(job, self.decoder, contexts=contexts, watch=watch, prove=self.prover):
+            start = completion.index // size * size
             tallies[start].add(completion)
-            if self.watch:
-                self.watch(completion, self.decoder)
             if tallies[start].full:
                 yield self._record(tallies.pop(start))
 
-    def _completions(self, tallies: Mapping[int, Tally]) -> Iterator[Completion]:
-        places = (place for start in sorted(tallies) for place in range(start, start + len(tallies[start].unended)))
-        return unroll(
-            self.model,
-            map(self.contexts.at, places),
-            self.decoder,
-            max_steps=self.signature["max_steps"],
-            seed=self.signature["seed"],
-            pool=self.pool,
-            observer=self._observed,
-            stop=self.stop,
-        )
-
-    def _observed(self, cohort: Cohort) -> Cohort:
-        self.tick()
-        return self.prover(cohort) if self.prover else cohort
-
     def _record(self, tally: Tally) -> Record:
-        self._look_at(tally)
-        return Record({**self.signature, "shard": shard_name(tally.start, len(tally.unended))}, tally.counts())
+        self._measure_drifts(tally)
+        shard = name_shard(range(tally.start, tally.start + len(tally.unended)))
+        return Record({**self.signature, "shard": shard}, tally.counts())
 
-    def _look_at(self, tally: Tally) -> None:
-        """What moves in the loops of which nothing was proved; each loop is looked at once."""
-        dynamics = dynamics_of(self.model)
+    def _measure_drifts(self, tally: Tally) -> None:
+        """Measure once, for each loop that nothing was proved of, what moves in it."""
+        dynamics = dynamics_of(self.job.model)
         if dynamics is None:
             return
-        room = MOST_EXAMPLES - len(self.looked_at)
-        new = {cycle: c for cycle, c in tally.examples.items() if cycle not in self.looked_at}
-        for cycle, completion in list(new.items())[:room]:
-            prefix = self.contexts.at(completion.index).prefix
+        new = {cycle: completion for cycle, completion in tally.examples.items() if cycle not in self.drifts}
+        for cycle, completion in list(new.items())[: MOST_EXAMPLES - len(self.drifts)]:
+            prefix = self.job.contexts[completion.index].prefix
             tokens = completion.tokens.to(prefix.device)
-            self.looked_at[cycle] = completion.index, *measure_drift(self.model, dynamics, prefix, tokens, len(cycle))
-        for cycle in tally.examples.keys() & self.looked_at.keys():
-            tally.loops[cycle] = replace(tally.loops[cycle], drift=self.looked_at[cycle])
+            found = measure_drift(self.job.model, dynamics, prefix, tokens, len(cycle))
+            self.drifts[cycle] = completion.index, *found
+        for cycle in tally.examples.keys() & self.drifts.keys():
+            tally.loops[cycle] = replace(tally.loops[cycle], drift=self.drifts[cycle])
 
     def certificates(self) -> list[CertifiedCycle]:
         """None of a decoder that no specification makes: nobody could check them again."""
@@ -248,8 +202,8 @@ class Work:
         return [CertifiedCycle(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
 
 
-def spelt(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
-    """With the tokens of its loops in words."""
+def add_text(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
+    """The record with the text of its loops."""
     if text_of is None:
         return record
     loops = {cycle: replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
@@ -271,7 +225,7 @@ def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Pa
 
 
 def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:
-    """What is there must be of this model."""
+    """The certificates beside the records must be of this model."""
     if out is None or not cycles_path(Path(out)).exists():
         return
     for certificate in read_certificates(cycles_path(Path(out))):
@@ -279,38 +233,35 @@ def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:
             raise BadInput(f"{cycles_path(Path(out))} holds certificates of another model; name another file (--out)")
 
 
-def keep_certificates(out: Path | str | None, certificates: list[CertifiedCycle]) -> None:
+def save_certificates(out: Path | str | None, certificates: list[CertifiedCycle]) -> None:
     if out is not None and certificates:
         append_certificates(cycles_path(Path(out)), certificates)
 
 
-def shard_name(start: int, size: int) -> str:
-    return f"{start}-{start + size - 1}"
+def name_shard(shard: range) -> str:
+    return f"{shard.start}-{shard.stop - 1}"
 
 
-def signature(
-    model: Generative, contexts: Contexts, max_steps: int, seed: int, name: str | None = None
-) -> dict[str, Any]:
-    """Everything that decides the counts."""
+def describe_job(job: Job, name: str | None = None) -> dict[str, Any]:
+    """The part of a signature that does not depend on the decoder: everything in the job that decides the counts."""
     prefixes = sha256()
-    for context in contexts:
+    for context in job.contexts:
         prefixes.update(json.dumps(context.prefix.tolist()).encode())
-    with evaluating(model):
-        does = {"behaviour": behaviour(model, first_prefixes(contexts), max_steps)}
+    model = {**identity(job.model), "behaviour": behaviour(job.model, first_prefixes(job.contexts), job.max_steps)}
     return {
         "eosin": eosin.__version__,
         "torch": torch.__version__,
-        "device": str(device_of(model) or "cpu"),
+        "device": str(device_of(job.model) or "cpu"),
         "threads": torch.get_num_threads(),
-        "model": {**identity(model), **does, **({} if name is None else {"name": name})},
-        "contexts": {"count": len(contexts), "digest": prefixes.hexdigest()[:16]},
-        "max_steps": max_steps,
-        "seed": seed,
+        "model": model if name is None else {**model, "name": name},
+        "contexts": {"count": len(job.contexts), "digest": prefixes.hexdigest()[:16]},
+        "max_steps": job.max_steps,
+        "seed": job.seed,
     }
 
 
 def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
-    """Whether nothing can be added to what a file holds: another version may count otherwise, or mistake a model."""
+    """Whether nothing can be added to a file: another version may count differently, or mistake the model."""
     certificates = list(read_certificates(cycles_path(path))) if cycles_path(path).exists() else []
     models = [*(record.signature.get("model", {}) for record in there), *(each.model for each in certificates)]
     versions = {release_line(record.signature.get("eosin")) for record in there}
@@ -318,49 +269,45 @@ def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
 
 
 def release_line(version: str | None) -> str:
-    """MAJOR.MINOR: what PATCH versions leave as it is."""
+    """MAJOR.MINOR: PATCH versions change no counts."""
     return ".".join((version or "").split(".")[:2])
 
 
-def begin_anew(path: Path) -> None:
-    """Records and certificates of another version are kept, and can be reported, but nothing is added to them."""
+def start_over(path: Path) -> None:
+    """Set aside records and certificates of another version. They can still be reported."""
     kept = [set_aside(each) for each in (path, cycles_path(path)) if each.exists()]
     cycles_path(path).unlink(missing_ok=True)
     logger.warning(
-        "%s holds records of another version of eosin: this audit begins anew, and they are kept as %s",
+        "%s holds records of another version of eosin: this audit starts over, and they are kept as %s",
         path,
         " and ".join(map(str, kept)),
     )
 
 
-def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]) -> list[Record]:
-    """The records that a file has; all of them must be of this audit."""
+def check_records(there: list[Record], out: Path | str | None, signature: dict[str, Any]) -> list[Record]:
+    """The records of a file, each shard once, if all of them are of this audit."""
     if any(not {"decoder", "shard"} <= record.signature.keys() for record in there):
         raise BadInput(f"{out} holds a record without decoder or shard; move that file away, or name another (--out)")
-    unreadable, name = common["model"].get("unreadable"), common["model"].get("name")
+    unreadable, name = signature["model"].get("unreadable"), signature["model"].get("name")
     if there and unreadable and name is None:
         raise BadInput(
             f"{out} holds records already, and this model cannot be told from others: {', '.join(unreadable)} cannot "
             "be read; give the model a name (name=...), always the same one, or name another file (--out)"
         )
-    # a shard that is there twice counts once
     records = list({(r.signature["decoder"], r.signature["shard"]): r for r in there}.values())
     for record in records:
-        for key, value in common.items():
+        for key, value in signature.items():
             if key != "eosin" and record.signature.get(key) != value:
                 raise BadInput(
                     f"{out} holds records of another audit: {key} is {record.signature.get(key)!r} there and {value!r} "
-                    "here; say what was said then, move that file away, or name another (--out)"
+                    "here; use the same settings, move that file away, or name another (--out)"
                 )
     return records
 
 
 @contextmanager
-def appending(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[Record], None]]]:
-    """The records of a file, and a function that appends more, a whole line at a time.
-
-    A line that a kill cut off is removed first.
-    """
+def open_records(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[Record], None]]]:
+    """The records of a file, and a function that appends one more. A line that a kill cut off is removed first."""
     if out is None:
         yield [], lambda record: None
         return
@@ -373,7 +320,7 @@ def appending(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[
         there = list(read_records(path))
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
         if is_of_another_version(path, there):
-            begin_anew(path)
+            start_over(path)
             file.truncate(0)
             there = []
 

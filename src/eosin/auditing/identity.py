@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from eosin.contracts import Decoder, Generative, Prefix, Token, Uniforms
-from eosin.decoding.decode import completed, evaluating
+from eosin.decoding.decode import complete
 from eosin.decoding.distribution import NextToken
+from eosin.decoding.job import Job, eval_mode
 from eosin.decoding.samplers import LeftToRight
 from eosin.decoding.spec import is_specified
 from eosin.storage.tensors import digest_of
@@ -57,7 +58,7 @@ def identity(model: Generative) -> dict[str, Any]:
     """What the model is made of: `weights` of its parameters, `parts` of everything else."""
     parameters = dict(getattr(model, "named_parameters", list)())
     inventory = Inventory(hashed_elsewhere=parameters)
-    with evaluating(model):
+    with eval_mode(model):
         parts = inventory.read(model, "model")
     return {
         "kind": type(model).__name__,
@@ -82,14 +83,12 @@ def identity_of_decoder(decoder: Decoder) -> dict[str, Any]:
 def behaviour(model: Generative, prefixes: Prefix, max_steps: int = TRIED_STEPS) -> str:
     """A digest of the model's distributions after some prefixes, bit for bit, and of the steps that follow."""
     witness = Witness()
-    list(completed(model, prefixes, witness, max_steps=min(max_steps, TRIED_STEPS)))
+    list(complete(Job.create(model, prefixes, max_steps=min(max_steps, TRIED_STEPS)), witness))
     return witness.digest.hexdigest()[:DIGITS]
 
 
 class Witness(LeftToRight):
     """Takes the most probable token that does not end the sequence, and hashes every distribution it sees."""
-
-    keeps_eos = False
 
     def __init__(self) -> None:
         self.digest = sha256()

@@ -1,4 +1,4 @@
-"""Counting completions: each is looked at once, as it ends, and need not be kept."""
+"""Counting completions: each is counted as it ends, and need not be kept."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from jaxtyping import Int
 
 from eosin.causes import Cause
-from eosin.decoding.loops import Tail, onset_of, repeating_tail, rotated
+from eosin.decoding.loops import Tail, extend, find_tail, rotate_cycle, tail_of
 from eosin.outcome import Completion
 from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, Outcomes, Spread, Weights
 
 Tokens = Int[np.ndarray, " length"]
 MOST_EXAMPLES = 16
-"""Loops of which a completion is kept, so that it can be looked at more closely."""
+"""Loops of which a completion is kept, so that its drift can be measured."""
 
 
 class Tally:
-    """What has been counted of a range of contexts.
+    """Counts of a range of contexts.
 
-    A completion that was proved infinite is counted as if it had been run to the limit: its tokens are known.
+    A completion that was proved infinite counts as if it had been decoded to the limit: its tokens are known.
     """
 
     def __init__(self, start: int, size: int, max_steps: int):
@@ -48,9 +48,9 @@ class Tally:
             self.weights += weights_of(completion.survival.numpy(), self.max_steps)
             self.unended[completion.index - self.start] = False
             return completion.cause
-        tokens = going_on(completion)
+        tokens = extend(completion)
         cause = completion.cause
-        tail = tail_of(completion, tokens)
+        tail = tail_of(completion)
         if tail is not None:
             cause = Cause.LOOPING if cause is Cause.LIMIT else cause
             self._add_loop(completion, tail, tokens)
@@ -60,15 +60,15 @@ class Tally:
             self.ended[completion.steps] += 1
             self.cut += is_cut_loop(completion)
         self._add_ngrams(tokens, len(completion.tokens) if completion.proof is None else self.max_steps)
-        # what repeats is told by where it begins and one turn of it, however far it was followed
-        told = tokens if tail is None else tokens[: tail.onset - 1 + tail.period]
-        self.hashes.add(int.from_bytes(blake2b(told.tobytes(), digest_size=8).digest(), "big"))
+        # a loop is identified by its beginning and one turn of it, however far it was followed
+        distinct = tokens if tail is None else tokens[: tail.onset - 1 + tail.period]
+        self.hashes.add(int.from_bytes(blake2b(distinct.tobytes(), digest_size=8).digest(), "big"))
         if len(self.hashes) > 2 * SMALLEST_HASHES:
             self.hashes = set(sorted(self.hashes)[:SMALLEST_HASHES])
         return cause
 
     def _add_loop(self, completion: Completion, tail: Tail, tokens: Tokens) -> None:
-        cycle = rotated(tokens[len(tokens) - tail.period :].tolist())
+        cycle = rotate_cycle(tokens[len(tokens) - tail.period :].tolist())
         loop = LoopCount(onset=Spread.of(tail.onset), example=completion.index)
         if completion.proof is not None:
             loop = replace(loop, proved=Spread.of(completion.steps), proofs=frozenset([completion.proof.by]))
@@ -77,12 +77,12 @@ class Tally:
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
 
     def _add_ngrams(self, tokens: Tokens, length: int) -> None:
-        """Of the first `length` tokens. Where that is more than there are, the rest repeats what is there."""
+        """Count those of the first `length` tokens. If there are fewer tokens, the rest repeats them."""
         for n in NGRAMS:
-            whole, different = ngrams(tokens[:length], n)
-            whole = max(whole, length - n + 1)
-            self.ngrams[n] += whole
-            self.repeated[n] += whole - different
+            total, different = ngrams(tokens[:length], n)
+            total = max(total, length - n + 1)
+            self.ngrams[n] += total
+            self.repeated[n] += total - different
 
     @property
     def full(self) -> bool:
@@ -106,24 +106,7 @@ class Tally:
 
 def is_cut_loop(completion: Completion) -> bool:
     """Whether eos came in the middle of a loop: the tokens before it repeat to the end."""
-    return completion.cause is Cause.EOS and repeating_tail(completion.tokens.numpy()[:-1]) is not None
-
-
-def going_on(completion: Completion) -> Tokens:
-    """The tokens; where it was proved how they go on, some more turns of the cycle."""
-    tokens = completion.tokens.numpy()
-    if completion.proof is None:
-        return tokens
-    cycle = np.array(completion.proof.cycle)
-    return np.concatenate([tokens, np.resize(np.roll(cycle, -1), 2 * len(cycle) + max(NGRAMS))])
-
-
-def tail_of(completion: Completion, tokens: Tokens) -> Tail | None:
-    """How the completion repeats itself: as was proved, or as can be seen."""
-    if completion.proof is not None:
-        period = len(completion.proof.cycle)
-        return Tail(onset_of(tokens, period), period)
-    return repeating_tail(tokens) if completion.cause is Cause.LIMIT else None
+    return completion.cause is Cause.EOS and find_tail(completion.tokens.numpy()[:-1]) is not None
 
 
 def weights_of(survival: np.ndarray, max_steps: int) -> Weights:

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,10 @@ from eosin.cli.subjects import Subject, add_subject_options, open_subject
 from eosin.contracts import Decoder
 from eosin.data.prompts import read_prompts
 from eosin.data.sources import CONTEXTS
-from eosin.decoding.loops import Tail, onset_of, repeating_tail
+from eosin.decoding.loops import tail_of
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
+from eosin.events import Event, Watch
 from eosin.models.checkpoint import TWINS
 from eosin.outcome import Completion
 from eosin.proofs.saved_cycles import cycles_path
@@ -197,22 +198,22 @@ def decoders_of(text: str) -> list[Decoder]:
 
 
 @contextmanager
-def watching(
-    options: argparse.Namespace, out: Path | None, total: int, tokenizer: Any
-) -> Iterator[Callable[[Completion, Decoder], None]]:
+def watching(options: argparse.Namespace, out: Path | None, total: int, tokenizer: Any) -> Iterator[Watch]:
     """A progress bar, and a file of completions if one was asked for."""
     if options.completions:
         tell_missing(options.completions, out)
     bar = tqdm(total=total, desc="contexts", unit="", disable=None, delay=2, leave=False)
     file: IO[str] | None = None
 
-    def watch(completion: Completion, decoder: Decoder) -> None:
+    def watch(event: Event) -> None:
         nonlocal file
+        if event.kind != "completion":
+            return
         bar.update()
         if options.completions:
             # not before the first completion: by then nobody else is writing
             file = file or going_on(options.completions, out)
-            file.write(json.dumps(shown(completion, decoder, tokenizer), ensure_ascii=False) + "\n")
+            file.write(json.dumps(shown(**event.facts, tokenizer=tokenizer), ensure_ascii=False) + "\n")
 
     try:
         yield watch
@@ -265,18 +266,9 @@ def of_shard(line: str, path: Path, shards: set[tuple[str, int]]) -> bool:
         raise BadInput(f"{path} is not a file of completions, and is left as it is: {error}") from error
 
 
-def tail_of(completion: Completion) -> Tail | None:
-    """What repeats at the end: what is proved to, or what can be seen to."""
-    tokens = completion.tokens.numpy()
-    if completion.proof is None:
-        return repeating_tail(tokens)
-    period = len(completion.proof.cycle)
-    return Tail(onset_of(tokens, period) if period < len(tokens) else len(tokens), period)
-
-
 def shown(completion: Completion, decoder: Decoder, tokenizer: Any) -> dict[str, Any]:
     tokens = completion.tokens.tolist()
-    tail = None if completion.cause.ends else tail_of(completion)
+    tail = tail_of(completion)
     return {
         "decoder": str(decoder),
         "context": completion.index,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eosin.cli.subjects import Subject, add_subject_options, open_subject
 from eosin.contracts import Decoder
-from eosin.decoding.decode import whole
+from eosin.decoding.job import check_whole
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 
@@ -37,8 +37,8 @@ def opened(options: argparse.Namespace) -> Opened:
     decoder = parse_decoder(options.decoder)
     subject = open_subject(options.subject, options)
     decoder.check(subject.model.vocab_size)
-    whole("max_steps", options.max_steps, 1, 2**31)
-    whole("seed", options.seed, 0, 2**64)
+    check_whole("max_steps", options.max_steps, 1, 2**31)
+    check_whole("seed", options.seed, 0, 2**64)
     return Opened(subject, decoder)
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from eosin.cli.audit import shown
 from eosin.cli.contexts import Opened, add_decoding_options, opened
-from eosin.cli.progress import watched
+from eosin.cli.progress import show_steps
 from eosin.cli.terminal import printable
 from eosin.data.prompts import read_prompts
 from eosin.data.sources import CONTEXTS
-from eosin.decoding.decode import as_list, completed
-from eosin.decoding.loop import usual_pool
-from eosin.decoding.loops import Tail, repeating_tail
+from eosin.decoding.decode import complete
+from eosin.decoding.job import Job, to_list
+from eosin.decoding.loops import Tail, find_tail
 from eosin.errors import BadInput
 from eosin.models.checkpoint import TWINS
 from eosin.outcome import Completion
@@ -71,7 +71,7 @@ def decode_model(options: argparse.Namespace) -> None:
     opened_run = opened(options)
     prefixes = prefixes_of(options, opened_run)
     completions = completions_of(options, opened_run, prefixes)
-    lines = [json.dumps(described(each, as_list(prefixes[each.index]), opened_run)) for each in completions]
+    lines = [json.dumps(described(each, to_list(prefixes[each.index]), opened_run)) for each in completions]
     if options.out is not None:
         write_text(options.out, "".join(line + "\n" for line in lines))
     if options.json:
@@ -81,7 +81,7 @@ def decode_model(options: argparse.Namespace) -> None:
         print(f"{ended:,} of {len(completions):,} completions ended; all of them: {options.out}")
     else:
         for each in completions:
-            prefix = as_list(prefixes[each.index])
+            prefix = to_list(prefixes[each.index])
             print("\n".join(displayed(each, prefix, opened_run.subject.tokenizer, options.full)))
 
 
@@ -105,20 +105,17 @@ def prompts_of(options: argparse.Namespace) -> list[str]:
 
 def completions_of(options: argparse.Namespace, opened_run: Opened, prefixes: Any) -> list[Completion]:
     """In the order of the contexts."""
-    decoder = opened_run.decoder
-    pools = math.ceil(len(prefixes) * decoder.rows_per_context / usual_pool(opened_run.subject.model))
-    with watched(opened_run.subject.model, pools * options.max_steps) as model:
-        made = list(
-            completed(
-                model, prefixes, decoder, max_steps=options.max_steps, seed=options.seed, stop=opened_run.subject.stop
-            )
-        )
+    decoder, subject = opened_run.decoder, opened_run.subject
+    job = Job.create(subject.model, prefixes, max_steps=options.max_steps, seed=options.seed, stop=subject.stop)
+    pools = math.ceil(len(prefixes) * decoder.rows_per_context / job.pool)
+    with show_steps(pools * options.max_steps) as watch:
+        made = list(complete(job, decoder, watch=watch))
     return sorted(made, key=lambda completion: completion.index)
 
 
 def described(completion: Completion, prefix: list[int], opened_run: Opened) -> dict[str, Any]:
     """For machines."""
-    tail = repeating_tail(completion.tokens.numpy())
+    tail = find_tail(completion.tokens.numpy())
     return {
         **shown(completion, opened_run.decoder, opened_run.subject.tokenizer),
         "prefix": opened_run.subject.tokenizer.decode(prefix),
@@ -129,7 +126,7 @@ def described(completion: Completion, prefix: list[int], opened_run: Opened) -> 
 
 def displayed(completion: Completion, prefix: list[int], tokenizer: Any, full: bool) -> Iterator[str]:
     """For people: the context, how it goes on, and how that ended."""
-    tail = repeating_tail(completion.tokens.numpy())
+    tail = find_tail(completion.tokens.numpy())
     tokens = completion.tokens.tolist()
     yield f"[{completion.index}] {printable(tokenizer.decode(prefix))}"
     yield f"    {printable(tokenizer.decode(tokens) if full else abridged(tokens, tail, tokenizer))}"

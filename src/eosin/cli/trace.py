@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from eosin.cli.contexts import Opened, add_decoding_options, numbered_context, opened
-from eosin.cli.progress import watched
+from eosin.cli.progress import show_steps
 from eosin.cli.terminal import printable
 from eosin.data.sources import CONTEXTS
-from eosin.decoding.loops import Tail, repeating_tail
+from eosin.decoding.loops import Tail, find_tail
 from eosin.decoding.trace import Step, Trace, trace
 from eosin.errors import BadInput
 from eosin.models.checkpoint import TWINS
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
         options.context = DEMO_CONTEXT if options.subject in TWINS["demo"] else 0
     opened_run = opened(options)
     found = traced(options, opened_run, prefix_of(options, opened_run))
-    tail = repeating_tail(np.array(found.tokens))
+    tail = find_tail(np.array(found.tokens))
     if options.json:
         print(json.dumps(described(found, tail, opened_run.subject.tokenizer)))
         return
@@ -95,15 +95,16 @@ def prefix_of(options: argparse.Namespace, opened_run: Opened) -> Any:
 
 def traced(options: argparse.Namespace, opened_run: Opened, prefix: Any) -> Trace:
     """Decoding and replaying take up to max_steps steps of the model each."""
-    with watched(opened_run.subject.model, 2 * options.max_steps) as model:
+    with show_steps(2 * options.max_steps) as watch:
         return trace(
-            model,
+            opened_run.subject.model,
             prefix[0],
             opened_run.decoder,
             max_steps=options.max_steps,
             seed=options.seed,
             index=options.context or 0,
             stop=opened_run.subject.stop,
+            watch=watch,
         )
 
 

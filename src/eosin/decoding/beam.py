@@ -1,9 +1,9 @@
 """Beam search (Definition A.2 of the paper), under either of its two stopping rules.
 
-At each step every unfinished hypothesis of a context is expanded by every token, and the `width` best expansions are
-taken. Those that end with eos are finished and expanded no further; the others are the next hypotheses. The score
-of a hypothesis is its log-probability under the model. The search ends when `width` hypotheses are finished, as in
-the definition, or with the first one, as in the paper's experiments; the best finished one is returned.
+Each step expands every unfinished hypothesis of a context by every token, and keeps the `width` best expansions. Those
+that end with eos are finished. The others are the next hypotheses. The score of a hypothesis is its log-probability
+under the model. The search ends when `width` hypotheses are finished, as in the definition, or with the first one, as
+in the paper's experiments. It returns the best finished hypothesis.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from eosin.contracts import EosIds, Rows, Token
-from eosin.decoding.distribution import NextToken, largest
-from eosin.decoding.search_state import Table, UnderWay, cause_of, written
+from eosin.causes import Cause
+from eosin.contracts import EosIds, Rows, Stop, Token
+from eosin.decoding.distribution import NextToken, top_places
+from eosin.decoding.search import Table, TableSearch, append_step
 from eosin.errors import BadInput
 from eosin.log_odds import LogOdds, is_most_probable
 from eosin.outcome import Completion
@@ -54,14 +55,14 @@ class Beam:
         """Any vocabulary will do: a beam may be wider than it."""
 
     def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
-        """Of ending one hypothesis: where eos is the most probable token after each, the best expansion of all ends."""
+        """Log-odds of ending one hypothesis: if eos is the most probable token after each, the best expansion ends."""
         return torch.where(is_most_probable(log_odds, eos_count), math.inf, -math.inf).to(log_odds)
 
-    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Hypotheses:
+    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int, stop: Stop | None = None) -> Hypotheses:
         return Hypotheses(self, indices, eos_ids, max_steps)
 
     def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
-        """The `width` most probable tokens of each hypothesis: any other is behind `width` better expansions."""
+        """The `width` most probable tokens of each hypothesis: any other has `width` better expansions before it."""
         return next_token.top(self.width).mask(next_token.vocab_size)
 
     @property
@@ -74,13 +75,11 @@ class Beam:
 
 @dataclass
 class HypothesisTable(Table):
-    index: Int[Tensor, " contexts"]
-    steps: Int[Tensor, " contexts"]
     score: Float64[Tensor, "contexts width"]
     """Of the unfinished hypotheses, best first; -inf where there is none."""
     tokens: Int[Tensor, "contexts time width"]
     parents: Int[Tensor, "contexts time width"]
-    """In which place the hypothesis stood one step earlier."""
+    """The place, one step earlier, of the hypothesis that each extends."""
     finished: Int[Tensor, " contexts"]
     """How many hypotheses have ended with eos."""
     best_score: Float64[Tensor, " contexts"]
@@ -88,17 +87,17 @@ class HypothesisTable(Table):
     best_place: Int[Tensor, " contexts"]
 
 
-class Hypotheses(UnderWay):
-    """Contexts of beam search under way. Rows of the batch are their unfinished hypotheses, context by context."""
+class Hypotheses(TableSearch[HypothesisTable]):
+    """Contexts of beam search. Rows of the batch are their unfinished hypotheses, context by context."""
 
     def __init__(self, beam: Beam, indices: Rows, eos_ids: EosIds, max_steps: int):
-        one_empty_hypothesis = indices.new_full((len(indices), beam.width), -math.inf, dtype=torch.float64)
-        one_empty_hypothesis[:, 0] = 0.0
+        score = indices.new_full((len(indices), beam.width), -math.inf, dtype=torch.float64)
+        score[:, 0] = 0.0  # one hypothesis, without tokens
         past = indices.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32)
         table = HypothesisTable(
             index=indices,
             steps=torch.zeros_like(indices),
-            score=one_empty_hypothesis,
+            score=score,
             tokens=past,
             parents=past.clone(),
             finished=torch.zeros_like(indices),
@@ -114,8 +113,8 @@ class Hypotheses(UnderWay):
         return self.table.score > -math.inf
 
     @property
-    def rows(self) -> int:
-        return int(self.unfinished.sum())
+    def owners(self) -> Rows:
+        return self.unfinished.nonzero()[:, 0]
 
     def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
         row_of = self.unfinished.flatten().cumsum(0).view_as(self.table.score) - 1
@@ -124,11 +123,11 @@ class Hypotheses(UnderWay):
         self._record(score, token, parent, ends)
         terminated = (self.table.finished >= self.beam.needed) | ~self.unfinished.any(1)
         over = terminated | (self.table.steps == self.max_steps)
-        going_on = self.unfinished & ~over[:, None]
+        left = self.unfinished & ~over[:, None]
         if over.any():
-            self._retire(over.nonzero()[:, 0], terminated)
+            self._finish(over.nonzero()[:, 0], terminated)
             self.table = self.table.select((~over).nonzero()[:, 0])
-        return token[going_on], row_of.gather(1, parent)[going_on]
+        return token[left], row_of.gather(1, parent)[left]
 
     def _best_expansions(self, next_token: NextToken) -> tuple[Tensor, Tensor, Tensor]:
         """Score, token and parent of the `width` best expansions of each context; the earlier of equal ones first."""
@@ -140,13 +139,13 @@ class Hypotheses(UnderWay):
         token = torch.zeros(shape, dtype=torch.int64, device=unfinished.device)
         token[unfinished] = ranked.ids
         score, token = score.flatten(1), token.flatten(1)
-        place = largest(score, torch.arange(score.shape[1], device=score.device).expand_as(score), width)
+        place = top_places(score, torch.arange(score.shape[1], device=score.device).expand_as(score), width)
         return score.gather(1, place), token.gather(1, place), place // shape[2]
 
     def _record(self, score: Tensor, token: Tensor, parent: Tensor, ends: Bool[Tensor, "contexts width"]) -> None:
         table = self.table
-        table.tokens = written(table.tokens, table.steps, token, self.max_steps)
-        table.parents = written(table.parents, table.steps, parent, self.max_steps)
+        table.tokens = append_step(table.tokens, table.steps, token, self.max_steps)
+        table.parents = append_step(table.parents, table.steps, parent, self.max_steps)
         table.steps += 1
         table.score = score.masked_fill(ends, -math.inf)
         table.finished += ends.sum(1)
@@ -156,8 +155,8 @@ class Hypotheses(UnderWay):
         table.best_step = torch.where(better, table.steps, table.best_step)
         table.best_place = torch.where(better, newest.argmax(1), table.best_place)
 
-    def _retire(self, contexts: Rows, terminated: Bool[Tensor, " contexts"]) -> None:
-        """Return the best finished hypothesis, or the best unfinished one where the limit came before any ended."""
+    def _finish(self, contexts: Rows, terminated: Bool[Tensor, " contexts"]) -> None:
+        """Complete with the best finished hypothesis, or the best unfinished one if none ended before the limit."""
         table = self.table.select(contexts)
         none = table.finished == 0
         step = torch.where(none, table.steps, table.best_step)
@@ -166,17 +165,22 @@ class Hypotheses(UnderWay):
         columns = (table.index, step, place, terminated[contexts], table.steps, score)
         for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             index, length, last, ended, steps, log_prob = values
-            tokens = traced_back(table.tokens[row, :length], table.parents[row, :length], last)
-            self.ended.append(Completion(index, tokens, cause_of(ended), steps, log_prob))
+            tokens = trace_back(table.tokens[row, :length], table.parents[row, :length], last)
+            self.ended.append(Completion(index, tokens, Cause.EOS if ended else Cause.LIMIT, steps, log_prob))
 
-    def context_of(self, row: int) -> int:
-        return int(self.unfinished.nonzero()[row, 0])
+    def tokens_of(self, row: int) -> list[int]:
+        context, place = self.unfinished.nonzero()[row].tolist()
+        length = int(self.table.steps[context])
+        return trace_back(self.table.tokens[context, :length], self.table.parents[context, :length], place).tolist()
+
+    def log_prob_of(self, row: int) -> float:
+        return float(self.table.score[self.unfinished][row])
 
 
-def traced_back(
+def trace_back(
     tokens: Int[Tensor, "time width"], parents: Int[Tensor, "time width"], place: int
 ) -> Int[Tensor, " time"]:
-    """The tokens of the hypothesis that stands in `place` at the last step."""
+    """The tokens of the hypothesis that is in `place` at the last step."""
     path = []
     for token, parent in zip(reversed(tokens.tolist()), reversed(parents.tolist()), strict=True):
         path.append(token[place])

@@ -1,12 +1,10 @@
 """What decoders ask about the next token: normalisers, the top few, single entries.
 
-`survey` goes through the logits once, in blocks of columns that fit into the processor's cache: each block is
-computed, summed up and kept while it is hot, so that the normaliser and the largest entry of every small group of
-tokens come almost free. The most probable m tokens then lie in the m groups with the largest entries, and nobody
-sorts a vocabulary.
+`survey` goes through the logits once, in blocks of columns that fit into the processor's cache. It computes and sums up
+a block while it is in the cache, so the normaliser and the largest entry of every small group of tokens cost almost
+nothing. The most probable m tokens are in the m groups with the largest entries, so nothing sorts the vocabulary.
 
-Tokens that end the sequence are held apart from the rest, since everything here turns on them: a decoder decides
-first whether to stop, and only then how to go on.
+The tokens that end the sequence are kept apart: a decoder decides first whether to stop, and then how to continue.
 """
 
 from __future__ import annotations
@@ -48,20 +46,20 @@ class Ranked:
 
 @dataclass(frozen=True)
 class NextToken:
-    """Next-token distributions, a row each.
+    """Next-token distributions, one per row.
 
-    Whatever can be read here is the same for softmax(logits / temperature), however large the logits were before. So a
-    truncation may rely on nothing else in a decoding than what is known of it in a promise: the probabilities.
+    What can be read here depends on the probabilities alone: logits that differ by a constant or by a temperature, but
+    give the same distribution, look the same. Promises and proofs rely on that, since they speak of probabilities.
     """
 
     _store: Float[Tensor, "blocks batch columns"]
     """The logits in blocks of columns; -inf at the tokens that end and after the last token."""
     _group_max: Float[Tensor, "batch groups"]
     _peak: Float[Tensor, " batch"]
-    """What is subtracted from every logit before anything else, so that large logits lose no digits: the largest."""
+    """The largest logit. It is subtracted from every logit first, so that large logits lose no digits."""
     eos_ids: EosIds
     _eos_logits: Float64[Tensor, "batch eos"]
-    """Above the peak, where the others are raw."""
+    """The peak is subtracted already; in `_store` it is not."""
     vocab_size: int
     _block_log_mass: Float64[Tensor, "batch blocks"]
     """log of the sum of exp((logit - peak) / temperature) over each block, the tokens that end left out."""
@@ -82,7 +80,7 @@ class NextToken:
 
     @property
     def tie(self) -> float:
-        """Sums of probabilities that differ by less are equal: each was rounded."""
+        """Sums of probabilities that differ by less count as equal, because each was rounded."""
         return EXACT_TIE if self.dtype is torch.float64 else LARGEST_TIE
 
     @property
@@ -106,8 +104,8 @@ class NextToken:
 
     @property
     def rounded_eos_log_probs(self) -> Float[Tensor, "batch eos"]:
-        """As the others come in parts: tokens that are equally probable are so to the last bit."""
-        return self._scaled(self._eos_logits.to(self.dtype, copy=True))
+        """In the precision of `parts`: there, equally probable tokens have equal log-probabilities."""
+        return self._scale(self._eos_logits.to(self.dtype, copy=True))
 
     def log_probs_of(self, token: Token) -> Float64[Tensor, " batch"]:
         columns = self._store.shape[-1]
@@ -124,11 +122,11 @@ class NextToken:
         """
         count = min(count, self.vocab_size)
         ids, logits = self._members_of_top_groups(count)
-        best = largest(logits, ids, min(count, ids.shape[1]))
+        best = top_places(logits, ids, min(count, ids.shape[1]))
         above_peak = logits.gather(1, best).double() - self._peak.double()[:, None]
         ids = torch.cat([ids.gather(1, best), self.eos_ids.expand(self.rows, -1)], dim=1)
         logits = torch.cat([above_peak, self._eos_logits], dim=1)
-        place = in_order(logits, ids)[:, :count]
+        place = sort_places(logits, ids)[:, :count]
         return Ranked(ids.gather(1, place), logits.gather(1, place) / self._temperature - self.log_total[:, None])
 
     def _members_of_top_groups(self, count: int) -> tuple[Tensor, Tensor]:
@@ -136,7 +134,7 @@ class NextToken:
         groups = self._group_max.shape[1]
         group = torch.arange(groups, device=self._group_max.device).expand(self.rows, -1)
         if count < groups:
-            group = largest(self._group_max, group, count)
+            group = top_places(self._group_max, group, count)
         per_block = self._store.shape[-1] // GROUP
         row = torch.arange(self.rows, device=group.device)[:, None]
         logits = self._store.view(*self._store.shape[:2], per_block, GROUP)[group // per_block, row, group % per_block]
@@ -155,22 +153,22 @@ class NextToken:
         yield self.eos_ids, self.rounded_eos_log_probs
 
     def others(self) -> Iterator[tuple[Int[Tensor, " n"], Float[Tensor, "batch n"]]]:
-        """The same without the tokens that end: in their places stands -inf."""
+        """The same without the tokens that end, which have -inf in their places."""
         columns = self._store.shape[-1]
         for number, block in enumerate(self._store):
             size = min(columns, self.vocab_size - number * columns)
-            yield number * columns + torch.arange(size, device=block.device), self._normalised(block[:, :size])
+            yield number * columns + torch.arange(size, device=block.device), self._normalize(block[:, :size])
 
     def block(self, number: Int[Tensor, " batch"]) -> tuple[Int[Tensor, "batch n"], Float[Tensor, "batch n"]]:
         """Ids and log-probabilities of one block of columns of each row."""
         columns = torch.arange(self._store.shape[-1], device=number.device)
         rows = torch.arange(self.rows, device=number.device)
-        return number[:, None] * len(columns) + columns, self._normalised(self._store[number, rows])
+        return number[:, None] * len(columns) + columns, self._normalize(self._store[number, rows])
 
-    def _normalised(self, logits: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
-        return self._scaled(logits - self._peak[:, None])
+    def _normalize(self, logits: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+        return self._scale(logits - self._peak[:, None])
 
-    def _scaled(self, above_peak: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+    def _scale(self, above_peak: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
         scaled = above_peak if self._temperature == 1 else above_peak.div_(self._temperature)
         return scaled.sub_(self.log_total[:, None].to(above_peak.dtype))
 
@@ -202,19 +200,19 @@ class NextToken:
         others = self._store.movedim(0, 1).flatten(1)[:, : self.vocab_size].double()
         return (others - self._peak.double()[:, None]).index_copy(1, self.eos_ids, self._eos_logits)
 
-    def possible(self) -> Bool[Tensor, "batch vocab"]:
-        """Every token that can occur at all."""
+    def support(self) -> Bool[Tensor, "batch vocab"]:
+        """The tokens that can occur at all: a mask."""
         return self._above_peak() > -math.inf
 
     def eos_rank(self) -> Int[Tensor, " batch"]:
         """The place of the best token that ends the sequence, most probable first: 1 is where greedy decoding ends."""
-        place = in_order(self._eos_logits, self.eos_ids.expand(self.rows, -1))[:, :1]
+        place = sort_places(self._eos_logits, self.eos_ids.expand(self.rows, -1))[:, :1]
         best, best_id = self._eos_logits.gather(1, place), self.eos_ids[place]
         logits, ids = self._above_peak(), torch.arange(self.vocab_size, device=self.eos_ids.device)
         return 1 + ((logits > best) | ((logits == best) & (ids < best_id))).sum(1)
 
     def at(self, temperature: float) -> NextToken:
-        """The distributions p^(1 / temperature), normalised. Nothing in them tells that there was a temperature."""
+        """The distributions p^(1 / temperature), normalised."""
         if temperature == 1:
             return self
         temperature *= self._temperature
@@ -245,7 +243,7 @@ class NextToken:
 
 
 class Workspace:
-    """Memory for one step's logits, used again at the next step: fresh memory costs as much as half the product."""
+    """Memory for the logits of one step, reused at the next: new memory would cost half as much as the product."""
 
     def __init__(self) -> None:
         self._store = torch.empty(0, 0, 0)
@@ -279,9 +277,9 @@ def survey(logits: Logits, eos_ids: EosIds, rows: int, workspace: Workspace) -> 
                 eos_logits[:, place] = block[:, token - start]
                 block[:, token - start] = -math.inf
         group_max.append(block.view(len(block), -1, GROUP).amax(-1))
-        peaks.append(finite_or(group_max[-1].amax(-1), 0.0))
+        peaks.append(replace_inf(group_max[-1].amax(-1), 0.0))
         masses.append(log_mass(block, peaks[-1], scratch))
-    peak = finite_or(torch.cat(group_max, dim=1).amax(-1), finite_or(eos_logits.amax(-1), 0.0))
+    peak = replace_inf(torch.cat(group_max, dim=1).amax(-1), replace_inf(eos_logits.amax(-1), 0.0))
     above_peak = torch.stack(peaks, dim=1).double() - peak.double()[:, None]
     block_log_mass = torch.stack(masses, dim=1) + above_peak
     eos = logits.eos(eos_logits.double() - peak.double()[:, None], block_log_mass.logsumexp(-1))
@@ -302,28 +300,28 @@ def log_mass(
     return above_peak.exp_().sum(-1).double().log()
 
 
-def numbers_of(next_token: NextToken) -> list[Tensor]:
-    """Everything that the distributions are worked out from, but for the single logits: to compare bits."""
+def raw_numbers(next_token: NextToken) -> list[Tensor]:
+    """Everything that the distributions are computed from, except single logits: to compare bits."""
     return [next_token._group_max, next_token._block_log_mass, next_token._eos_logits, next_token.log_total]
 
 
-def finite_or(value: Float[Tensor, " batch"], other: Float[Tensor, " batch"] | float) -> Float[Tensor, " batch"]:
-    """The value, or the other where it is -inf."""
+def replace_inf(value: Float[Tensor, " batch"], other: Float[Tensor, " batch"] | float) -> Float[Tensor, " batch"]:
+    """The value, or the other one where it is -inf."""
     return torch.where(value == -math.inf, other, value)
 
 
-def largest(values: Float[Tensor, "batch n"], ids: Int[Tensor, "batch n"], count: int) -> Int[Tensor, "batch count"]:
-    """Where the `count` largest values of each row stand, largest first; of equal ones the lower id first."""
+def top_places(values: Float[Tensor, "batch n"], ids: Int[Tensor, "batch n"], count: int) -> Int[Tensor, "batch count"]:
+    """The places of the `count` largest values of each row, largest first; of equal ones the lower id first."""
     found, place = values.topk(count)
     contested = (values >= found[:, -1:]).sum(1) > count
     if contested.any():
-        place[contested] = in_order(values[contested], ids[contested])[:, :count]
+        place[contested] = sort_places(values[contested], ids[contested])[:, :count]
     if count == 1:
         return place
-    return place.gather(1, in_order(values.gather(1, place), ids.gather(1, place)))
+    return place.gather(1, sort_places(values.gather(1, place), ids.gather(1, place)))
 
 
-def in_order(values: Float[Tensor, "batch n"], ids: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
-    """Where the values stand, largest first; of equal ones the lower id first."""
+def sort_places(values: Float[Tensor, "batch n"], ids: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
+    """The places of the values, largest first; of equal ones the lower id first."""
     by_id = ids.argsort(1)
     return by_id.gather(1, values.gather(1, by_id).sort(dim=1, descending=True, stable=True).indices)

@@ -1,12 +1,12 @@
-"""The training-free termination floor: a language model around a language model that sees to it that it stops.
+"""The termination floor: wraps a language model so that it stops. It needs no training.
 
 From step grace + 1 on, survival is multiplied by (1 - epsilon)^(t - grace):
 
     1 - p'_t(eos) = (1 - p_t(eos)) (1 - epsilon)^(t - grace)        for t > grace
 
-so eos is at last the most probable token, whatever the model says: greedy decoding ends within
-grace + floor(ln 2 / -ln(1 - epsilon)) + 1 steps. The other tokens keep their ratios. Where m tokens end the sequence
-and share p(eos), the largest share exceeds all other tokens once survival is below 1 / (m + 1): ln(m + 1) for ln 2.
+So eos becomes the most probable token at some step, whatever the model says: greedy decoding ends within
+grace + floor(ln 2 / -ln(1 - epsilon)) + 1 steps. The other tokens keep their ratios. If m tokens end the sequence and
+share p(eos), the largest share exceeds all other tokens once survival is below 1 / (m + 1): ln(m + 1) replaces ln 2.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eosin.contracts import Generative, Prefix, Token, Tokens
-from eosin.decoding.loop import usual_pool
+from eosin.contracts import Generative, LanguageModel, Prefix, Token, Tokens
+from eosin.decoding.job import pool_of, window_of
 from eosin.decoding.scoring import score_by_steps
 from eosin.log_odds import Promise, apply_temperature, get_promise
 from eosin.logits import Logits, Rewritten, as_logits, log1mexp, log_odds_of_eos
@@ -35,7 +35,7 @@ class Floor(nn.Module):
             raise ValueError(f"epsilon must lie strictly between 0 and 1, got {epsilon}")
         if grace not in range(2**31):
             raise ValueError(f"grace must be a whole number of steps, at least 0, got {grace}")
-        if not hasattr(model, "prefill"):
+        if not isinstance(model, Generative):
             raise ValueError(f"model must be something to decode, with prefill and step, got {model!r}")
         self.model = model
         self.epsilon = epsilon
@@ -51,11 +51,11 @@ class Floor(nn.Module):
 
     @property
     def pool(self) -> int:
-        return usual_pool(self.model)
+        return pool_of(self.model)
 
     @property
     def window(self) -> int | None:
-        return getattr(self.model, "window", None)
+        return window_of(self.model)
 
     @property
     def greedy_bound(self) -> int:
@@ -84,15 +84,15 @@ class Floor(nn.Module):
     def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
         logits, inner = self.model.prefill(prefix)
         steps = torch.ones(len(prefix), dtype=torch.int64, device=prefix.device)
-        return self._raised(logits, steps), PairState(inner, TensorState((steps,)))
+        return self._raise(logits, steps), PairState(inner, TensorState((steps,)))
 
     def step(self, token: Token, state: PairState) -> tuple[Logits, PairState]:
         logits, inner = self.model.step(token, state.first)
         (before,) = state.second.tensors
-        return self._raised(logits, before + 1), PairState(inner, TensorState((before + 1,)))
+        return self._raise(logits, before + 1), PairState(inner, TensorState((before + 1,)))
 
     def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
-        if len(self.eos_ids) > 1 or not hasattr(self.model, "score"):
+        if len(self.eos_ids) > 1 or not isinstance(self.model, LanguageModel):
             return score_by_steps(self, prefix, continuation)
         plain = self.model.score(prefix, continuation)
         score = plain.double()
@@ -101,7 +101,7 @@ class Floor(nn.Module):
         eos = log1mexp(log1mexp(score) + log_factor)
         return torch.where(continuation == self.eos_ids[0], eos, score + log_factor).to(plain.dtype)
 
-    def _raised(self, logits: Logits | Tensor, steps: Tensor) -> Logits:
+    def _raise(self, logits: Logits | Tensor, steps: Tensor) -> Logits:
         log_factor = self._log_factor(steps)
         return Rewritten(as_logits(logits), self.eos_ids, lambda log_survival: log_survival + log_factor)
 

@@ -1,4 +1,4 @@
-"""Loops that can be seen: a completion whose tail repeats. Seen is not proved."""
+"""Loops at the end of a completion: its tail repeats. That a tail repeats does not prove that it always will."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
+from eosin.outcome import Completion
+
 LONGEST_PERIOD = 256
 PERIODS = 3
 """How often a tail must repeat to be called a loop."""
 SHORTEST = 24
-"""How many tokens long a loop must be: neither three equal words are one, nor what a sampler repeats by chance."""
+"""How many tokens a loop must have. Three equal words are no loop, and samplers repeat short phrases by chance."""
+FOLLOWED = 8
+"""How many tokens a proved loop is followed for, beyond two turns."""
+
+TokenArray = Int[np.ndarray, " length"]
 
 
 @dataclass(frozen=True)
@@ -24,31 +30,50 @@ class Tail:
     period: int
 
 
-def primitive(turn: Sequence[int]) -> list[int]:
-    """The shortest list of which this is a repetition."""
-    tokens = list(turn)
-    periods = (p for p in range(1, len(tokens) + 1) if len(tokens) % p == 0)
-    return next(tokens[:p] for p in periods if tokens[:p] * (len(tokens) // p) == tokens)
-
-
-def rotated(cycle: Sequence[int]) -> tuple[int, ...]:
-    """The cycle from where its tokens come first in order: one name for all places at which it can be entered."""
-    tokens = tuple(cycle)
-    return min(tokens[i:] + tokens[:i] for i in range(len(tokens)))
-
-
-def repeating_tail(tokens: Int[np.ndarray, " length"]) -> Tail | None:
+def find_tail(tokens: TokenArray) -> Tail | None:
     """The tail with the shortest period that repeats at least PERIODS times, as far back as it goes."""
     for period in range(1, min(LONGEST_PERIOD, len(tokens) // PERIODS) + 1):
         if tokens[-1] != tokens[-1 - period]:
             continue
-        onset = onset_of(tokens, period)
+        onset = find_onset(tokens, period)
         if len(tokens) - onset + 1 >= max(PERIODS * period, SHORTEST):
             return Tail(onset, period)
     return None
 
 
-def onset_of(tokens: Int[np.ndarray, " length"], period: int) -> int:
+def find_onset(tokens: TokenArray, period: int) -> int:
     """The step, counted from 1, from which on the tokens repeat with this period."""
     differs = np.flatnonzero(tokens[period:] != tokens[:-period])
     return int(differs[-1]) + 2 if len(differs) else 1
+
+
+def tail_of(completion: Completion) -> Tail | None:
+    """How a completion that did not end repeats itself: the loop that was proved, or else the one that is seen."""
+    if completion.cause.ends:
+        return None
+    if completion.proof is None:
+        return find_tail(completion.tokens.numpy())
+    period = len(completion.proof.cycle)
+    return Tail(find_onset(extend(completion), period), period)
+
+
+def extend(completion: Completion) -> TokenArray:
+    """The tokens; if it was proved how they go on, two more turns of the cycle and a little more."""
+    tokens = completion.tokens.numpy()
+    if completion.proof is None:
+        return tokens
+    cycle = np.array(completion.proof.cycle)
+    return np.concatenate([tokens, np.resize(np.roll(cycle, -1), 2 * len(cycle) + FOLLOWED)])
+
+
+def reduce_cycle(turn: Sequence[int]) -> list[int]:
+    """The shortest list that these tokens repeat."""
+    tokens = list(turn)
+    periods = (p for p in range(1, len(tokens) + 1) if len(tokens) % p == 0)
+    return next(tokens[:p] for p in periods if tokens[:p] * (len(tokens) // p) == tokens)
+
+
+def rotate_cycle(cycle: Sequence[int]) -> tuple[int, ...]:
+    """The least rotation of a cycle, in the order of lists: one name wherever the cycle is entered."""
+    tokens = tuple(cycle)
+    return min(tokens[i:] + tokens[:i] for i in range(len(tokens)))

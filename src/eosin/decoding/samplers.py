@@ -1,8 +1,8 @@
 """Choosing the next token of each row: the most probable one, or one drawn from the kept set.
 
-A draw takes two uniform numbers. The first decides whether the sequence ends; the second picks among the other kept
-tokens, by inverse cumulative distribution in the order of their ids. Two decoders that differ only in keeping eos
-therefore walk the same path until the very step at which one of them ends.
+A draw takes two uniform numbers. The first decides whether the sequence ends. The second picks among the other kept
+tokens, by inverse cumulative distribution in the order of their ids. So two decoders that differ only in keeping eos
+take the same path until one of them ends.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from eosin.contracts import EosIds, Rows, Token, Truncation, Uniforms
+from eosin.contracts import EosIds, Rows, Stop, Token, Truncation, Uniforms
 from eosin.decoding.distribution import NextToken
-from eosin.decoding.loop import Paths
-from eosin.decoding.truncation import Kept, kept_by, shortest
+from eosin.decoding.paths import Paths
+from eosin.decoding.truncation import Kept, keep_mask, shorten
 from eosin.errors import BadInput
 from eosin.log_odds import LogOdds, is_most_probable, pass_on
 
 
 class LeftToRight:
-    """A decoder that chooses one token a row, and never looks back."""
+    """A decoder that chooses one token per row. A subclass says which."""
 
     rows_per_context = 1
+    keeps_eos = False
 
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do."""
 
-    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int) -> Paths:
-        return Paths(self, indices, eos_ids, max_steps, seed)
+    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int, stop: Stop | None = None) -> Paths:
+        return Paths(self, indices, eos_ids, max_steps, seed, stop)
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         raise NotImplementedError
@@ -41,8 +42,6 @@ class LeftToRight:
 @dataclass(frozen=True)
 class Greedy(LeftToRight):
     """The most probable token; of equally probable ones the one with the lowest id."""
-
-    keeps_eos = False
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         return next_token.top(1).ids[:, 0]
@@ -77,7 +76,7 @@ class Sampler(LeftToRight):
             raise BadInput(f"temperature must lie between 1e-30 and 1e30, got {self.temperature}")
 
     @property
-    def keeps_eos(self) -> bool:
+    def keeps_eos(self) -> bool:  # type: ignore[override]
         return self.truncation is None or self.truncation.complete or self.truncation.keeps_eos
 
     def check(self, vocab_size: int) -> None:
@@ -96,12 +95,12 @@ class Sampler(LeftToRight):
     def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
         """Every token that can be drawn."""
         if self.truncation is None or self.truncation.complete:
-            return next_token.possible()
-        return kept_by(self.truncation, next_token.at(self.temperature))
+            return next_token.support()
+        return keep_mask(self.truncation, next_token.at(self.temperature))
 
     @property
     def rule(self) -> str:
-        """What removes a token, if anything does: the truncation, without the temperature."""
+        """What removes tokens: the truncation, without the temperature."""
         return "ancestral" if self.truncation is None else str(self.truncation)
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
@@ -115,13 +114,12 @@ class Sampler(LeftToRight):
         return pass_on(self.truncation, log_odds, vocab_size, eos_count)
 
     def __str__(self) -> str:
-        rule = "ancestral" if self.truncation is None else str(self.truncation)
-        return rule if self.temperature == 1 else f"{rule},temperature={shortest(self.temperature)}"
+        return self.rule if self.temperature == 1 else f"{self.rule},temperature={shorten(self.temperature)}"
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How a row would go on, and how much of the kept probability lies on that and on ending."""
+    """For each row, the token to continue with, and how much kept probability lies on continuing and on ending."""
 
     other: Token
     """The token that is drawn if the sequence does not end."""
@@ -139,19 +137,24 @@ class Draw:
         """1 - q(eos): the probability that the sequence does not end here."""
         return self.other_mass / (self.eos_probs.sum(1) + self.other_mass)
 
+    def replace_rows(self, rows: Rows, by: Draw) -> Draw:
+        return Draw(
+            other=self.other.index_copy(0, rows, by.other),
+            other_mass=self.other_mass.index_copy(0, rows, by.other_mass),
+            eos_probs=self.eos_probs.index_copy(0, rows, by.eos_probs),
+        )
+
 
 def draw(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> Draw:
-    """From what the rule keeps: from a list, or where that would be long, from the front of its order."""
+    """From what the rule keeps: from a list or, where that would be long, from the front of its order."""
     kept = truncation.keep(next_token)
     if kept is None:
         return draw_from_front(truncation, next_token, uniforms)
     drawn = draw_from_list(kept, uniforms)
-    if not kept.settled.all():
-        rows = (~kept.settled).nonzero()[:, 0]
-        more = draw_from_front(truncation, next_token.select(rows), uniforms[rows])
-        for column, values in vars(more).items():
-            vars(drawn)[column][rows] = values
-    return drawn
+    if kept.complete.all():
+        return drawn
+    rows = (~kept.complete).nonzero()[:, 0]
+    return drawn.replace_rows(rows, draw_from_front(truncation, next_token.select(rows), uniforms[rows]))
 
 
 def draw_from_list(kept: Kept, uniforms: Uniforms) -> Draw:
@@ -193,7 +196,7 @@ def draw_by_blocks(
     eos_probs: Float64[Tensor, "batch eos"],
     uniforms: Uniforms,
 ) -> Draw:
-    """The block first, by its kept mass, then the token within it: only that block is looked at closely."""
+    """First the block, by its kept mass, then the token within it: only one block per row is looked at closely."""
     block = quantile(masses, uniforms[:, 1])
     row = torch.arange(next_token.rows, device=block.device)
     before = masses.cumsum(1)[row, block] - masses[row, block]
@@ -204,10 +207,10 @@ def draw_by_blocks(
 
 
 def quantile(weights: Float64[Tensor, "batch n"], fraction: Float64[Tensor, " batch"]) -> Int[Tensor, " batch"]:
-    """The first place at which the running sum exceeds the fraction of the whole; never one of weight zero."""
+    """The first place at which the running sum exceeds a fraction of the total; never one of weight zero."""
     running = weights.cumsum(1)
-    whole = running[:, -1]
-    # a fraction of almost one may be rounded up to the whole, which nothing exceeds
-    target = (fraction * whole).minimum(torch.nextafter(whole, torch.zeros_like(whole)))
+    total = running[:, -1]
+    # a fraction of almost one may be rounded up to the total, which nothing exceeds
+    target = (fraction * total).minimum(torch.nextafter(total, torch.zeros_like(total)))
     place = torch.searchsorted(running, target[:, None], right=True)[:, 0]
     return place.clamp(max=weights.shape[1] - 1)

@@ -1,8 +1,11 @@
-"""Where an order of preference reaches a weight, found without sorting the vocabulary.
+"""Where the front of an order of preference weighs enough, found without sorting the vocabulary.
 
-A pass adds up the weights of the tokens in bins of like preference; the line must fall into the first bin at whose end
-enough is reached. Where that bin is crowded, another pass divides it into bins of its own; then its members are put in
-order. It is a radix selection: the bins are the leading digits of the preference.
+A pass adds up the weights of the tokens in bins of similar preference. The line falls into the first bin at whose end
+the front weighs enough. If that bin is crowded, another pass divides it into bins of its own. Then only the members of
+one bin are sorted. This is a radix selection: the bins are the leading digits of the preference.
+
+A weight can be several numbers, such as a probability and a term of the entropy. Each is summed; a rule decides from
+all sums.
 """
 
 from __future__ import annotations
@@ -15,19 +18,21 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eosin.decoding.distribution import NextToken, in_order
+from eosin.decoding.distribution import NextToken, sort_places
 
 BINS = 1024
 SPAN = 24.0
 """Preferences are never positive; those below -SPAN share the last bin."""
 CROWD = 512
-"""More tokens than this in a bin are divided once more."""
+"""A bin with more tokens than this is divided once more."""
 MOST_DIGITS = 3
 
 Order = Callable[[Float[Tensor, "batch n"]], Float[Tensor, "batch n"]]
 """From log-probabilities to preferences, none of them positive; the greater, the earlier in the order."""
-Weight = Callable[[Float[Tensor, "batch n"]], Float[Tensor, "batch n"]]
-Enough = Callable[[Float[Tensor, "batch n"]], Bool[Tensor, "batch n"]]
+Weight = Callable[[Float[Tensor, "batch n"]], Float[Tensor, "sums batch n"]]
+"""From log-probabilities to what each token adds to the running sums."""
+Enough = Callable[[Float[Tensor, "sums batch n"]], Bool[Tensor, "batch n"]]
+"""Whether a front with these sums weighs enough."""
 
 
 def by_probability(log_probs: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
@@ -36,7 +41,7 @@ def by_probability(log_probs: Float[Tensor, "batch n"]) -> Float[Tensor, "batch 
 
 @dataclass(frozen=True)
 class Line:
-    """A line through an order: kept is a token that is preferred to the last one, or is it; the lower id goes first."""
+    """A line through an order: kept are the last token and all before it; of equal ones the lower id goes first."""
 
     order: Order
     preference: Float[Tensor, " batch"]
@@ -47,43 +52,48 @@ class Line:
         return (preference > last) | ((preference == last) & (ids <= self.last_id[:, None]))
 
 
-def line_where(next_token: NextToken, order: Order, weight: Weight, enough: Enough) -> Line:
-    """The line behind the shortest front of the order whose weight is enough; behind everything if nothing is."""
+def find_line(next_token: NextToken, order: Order, weight: Weight, enough: Enough, keeps_last: bool = True) -> Line:
+    """The line behind the shortest front that weighs enough, or before its last token; behind everything if none does.
+
+    A front never becomes too light by growing.
+    """
     digits: list[Tensor] = []
-    before = torch.zeros(next_token.rows, 1, dtype=torch.float64, device=next_token.device)
+    before: Tensor | float = 0.0
     some = torch.ones(next_token.rows, dtype=torch.bool, device=next_token.device)
     while len(digits) < MOST_DIGITS:
-        by_bin, sizes = bins(next_token, order, weight, digits)
-        running = before + by_bin.cumsum(1)
+        by_bin, sizes = sum_bins(next_token, order, weight, digits)
+        running = before + by_bin.cumsum(2)
         reached = enough(running)
         some = some & reached.any(1) if not digits else some
         # in a later pass rounding may leave the last bin just short: it is the one all the same
         digit = torch.where(reached.any(1), reached.int().argmax(1), last_filled(sizes))[:, None]
-        before = (running - by_bin).gather(1, digit)
+        before = (running - by_bin).gather(2, digit.expand(len(running), -1, -1))
         digits.append(digit)
         if sizes.gather(1, digit).max() <= CROWD:
             break
-    ids, preference, weights = members(next_token, order, weight, digits)
-    last = (~enough(before + weights.double().cumsum(1))).sum(1, keepdim=True)
+    ids, preference, weights = sort_bin(next_token, order, weight, digits)
+    last = (~enough(before + weights.double().cumsum(2))).sum(1, keepdim=True)
     last = last.minimum((ids < next_token.vocab_size).sum(1, keepdim=True) - 1)
+    last_id = ids.gather(1, last)[:, 0]
     return Line(
         order,
         torch.where(some, preference.gather(1, last)[:, 0], -math.inf),
-        torch.where(some, ids.gather(1, last)[:, 0], next_token.vocab_size),
+        torch.where(some, last_id if keeps_last else last_id - 1, next_token.vocab_size),
     )
 
 
-def bins(
+def sum_bins(
     next_token: NextToken, order: Order, weight: Weight, digits: list[Tensor]
-) -> tuple[Float[Tensor, "batch bins"], Int[Tensor, "batch bins"]]:
+) -> tuple[Float[Tensor, "sums batch bins"], Int[Tensor, "batch bins"]]:
     """The weight and the number of the tokens in each bin, among those that have the given leading digits."""
-    by_bin = torch.zeros(next_token.rows, BINS, dtype=torch.float64, device=next_token.device)
-    sizes = torch.zeros_like(by_bin, dtype=next_token.dtype)
+    count = len(weight(next_token.rounded_eos_log_probs))
+    sizes = torch.zeros(next_token.rows, BINS, dtype=next_token.dtype, device=next_token.device)
+    sums = torch.zeros(count, *sizes.shape, dtype=torch.float64, device=next_token.device)
     for _, log_probs in next_token.parts():
         matching, bin_ = next_digit(order(log_probs), digits)
-        by_bin.scatter_add_(1, bin_, (weight(log_probs) * matching).double())
+        sums.scatter_add_(2, bin_.expand(count, -1, -1), (weight(log_probs) * matching).double())
         sizes.scatter_add_(1, bin_, matching)
-    return by_bin, sizes.long()
+    return sums, sizes.long()
 
 
 def next_digit(
@@ -102,23 +112,24 @@ def last_filled(sizes: Int[Tensor, "batch bins"]) -> Int[Tensor, " batch"]:
     return BINS - 1 - (sizes > 0).flip(1).int().argmax(1)
 
 
-def members(
+def sort_bin(
     next_token: NextToken, order: Order, weight: Weight, digits: list[Tensor]
-) -> tuple[Int[Tensor, "batch m"], Float[Tensor, "batch m"], Float[Tensor, "batch m"]]:
-    """Ids, preferences and weights of the tokens in one bin of each row, in order; filled up with id = vocab_size."""
+) -> tuple[Int[Tensor, "batch m"], Float[Tensor, "batch m"], Float[Tensor, "sums batch m"]]:
+    """Ids, preferences and weights of the tokens in one bin of each row, in order; padded with id = vocab_size."""
     found = []
     for ids, log_probs in next_token.parts():
         preference = order(log_probs)
         matching, bin_ = next_digit(preference, digits[:-1])
         row, column = ((bin_ == digits[-1]) & (matching > 0)).nonzero(as_tuple=True)
-        found.append((row, ids[column], preference[row, column], weight(log_probs[row, column][:, None])[:, 0]))
+        found.append((row, ids[column], preference[row, column], log_probs[row, column]))
     row, *columns = (torch.cat(parts) for parts in zip(*found, strict=True))
     by_row = row.argsort(stable=True)
     sizes = row.bincount(minlength=next_token.rows)
     row, place = row[by_row], torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row[by_row]]
-    ids, preference, weights = (
-        column.new_full((next_token.rows, int(sizes.max())), filling).index_put((row, place), column[by_row])
-        for column, filling in zip(columns, (next_token.vocab_size, -math.inf, 0.0), strict=True)
+    ids, preference, log_probs = (
+        column.new_full((next_token.rows, int(sizes.max())), padding).index_put((row, place), column[by_row])
+        for column, padding in zip(columns, (next_token.vocab_size, -math.inf, -math.inf), strict=True)
     )
-    sequence = in_order(preference, ids)
-    return ids.gather(1, sequence), preference.gather(1, sequence), weights.gather(1, sequence)
+    places = sort_places(preference, ids)
+    ids, preference, log_probs = (column.gather(1, places) for column in (ids, preference, log_probs))
+    return ids, preference, weight(log_probs) * (ids < next_token.vocab_size)

@@ -2,38 +2,47 @@
 
 greedy | ancestral | beam:WIDTH | RULE:VALUE | consistent-RULE:VALUE        RULE is a name in TRUNCATIONS
 ,temperature=T after any sampler; ,stop=first after a beam
+
+The names that `generate` of Hugging Face uses are understood too: top_p:0.9 is nucleus:0.9. `str` gives the name here.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 from eosin.contracts import Decoder, Truncation
 from eosin.decoding.beam import Beam
 from eosin.decoding.samplers import Greedy, Sampler
-from eosin.decoding.truncation import TRUNCATIONS, Consistent
+from eosin.decoding.truncation import TRUNCATIONS, Consistent, parse_number
 from eosin.errors import BadInput
 from eosin.settings import suggest
 
 CONSISTENT = "consistent-"
-NAMES = ("greedy", "ancestral", "beam", *TRUNCATIONS, *(CONSISTENT + name for name in TRUNCATIONS))
 
 
 def parse_decoder(spec: str) -> Decoder:
     """The decoder that a specification names; a ValueError says what is wrong with one that names none."""
     rule, *settings = spec.split(",")
     name, colon, value = rule.partition(":")
-    options = parse_options(settings, spec)
-    if name not in NAMES:
-        raise BadInput(f"unknown decoder {spec!r}: {suggest(name, NAMES)}")
+    name = resolve_name(name)
+    if name not in decoder_names():
+        raise BadInput(f"unknown decoder {spec!r}: {suggest(name, decoder_names())}")
     if name in ("greedy", "ancestral") and colon:
         raise BadInput(f"{name} takes no value, got {value!r} in {spec!r}")
+    try:
+        return build_decoder(name, value, parse_options(settings))
+    except BadInput as error:
+        raise BadInput(f"decoder {spec!r}: {error}") from None
+
+
+def build_decoder(name: str, value: str, options: dict[str, str]) -> Decoder:
     if name == "greedy":
-        return Greedy(**allowed(options, {}, spec))
+        check_options(options)
+        return Greedy()
     if name == "beam":
-        return Beam(whole(value, spec), **allowed(options, {"stop": str}, spec))
-    return Sampler(parse_truncation(name, value, spec), **allowed(options, {"temperature": float}, spec))
+        check_options(options, "stop")
+        return Beam(parse_width(value), **options)
+    check_options(options, "temperature")
+    temperature = parse_number(options.get("temperature", "1"))
+    return Sampler(None if name == "ancestral" else parse_truncation(name, value), temperature)
 
 
 def is_specified(decoder: Decoder) -> bool:
@@ -44,44 +53,42 @@ def is_specified(decoder: Decoder) -> bool:
         return False
 
 
-def parse_truncation(name: str, value: str, spec: str) -> Truncation | None:
-    if name == "ancestral":
-        return None
-    rule = TRUNCATIONS[name.removeprefix(CONSISTENT)]
-    if not value:
-        raise BadInput(f"{name} needs a value, as in '{name}:{rule.examples[0]:g}', got {spec!r}")
-    truncation = rule(number(value, spec))  # type: ignore[call-arg]
-    return Consistent(truncation) if name.startswith(CONSISTENT) else truncation
+def parse_truncation(name: str, value: str) -> Truncation:
+    rule = TRUNCATIONS[name.removeprefix(CONSISTENT)].parse(value)
+    return Consistent(rule) if name.startswith(CONSISTENT) else rule
 
 
-def parse_options(settings: list[str], spec: str) -> dict[str, str]:
+def decoder_names() -> list[str]:
+    """Every name that a specification can begin with, those of rules that were added included."""
+    return ["greedy", "ancestral", "beam", *TRUNCATIONS, *(CONSISTENT + name for name in TRUNCATIONS)]
+
+
+def resolve_name(name: str) -> str:
+    """The name as it is printed: underscores are hyphens, and a rule may have aliases."""
+    name = name.replace("_", "-")
+    aliases = {alias: rule.name for rule in TRUNCATIONS.values() for alias in rule.aliases}
+    inner = name.removeprefix(CONSISTENT)
+    return name.removesuffix(inner) + aliases.get(inner, inner)
+
+
+def parse_options(settings: list[str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for setting in settings:
         key, _, value = setting.partition("=")
         if not value:
-            raise BadInput(f"options are written key=value, got {setting!r} in {spec!r}")
+            raise BadInput(f"options are written key=value, got {setting!r}")
         if key in options:
-            raise BadInput(f"{key} is given twice in {spec!r}")
+            raise BadInput(f"{key} is given twice")
         options[key] = value
     return options
 
 
-def allowed(options: dict[str, str], known: dict[str, type], spec: str) -> dict[str, Any]:
-    """The options converted, if the decoder has them all."""
-    for key in options.keys() - known.keys():
-        hint = suggest(key, known) if known else "this decoder takes none"
-        raise BadInput(f"unknown option {key!r} in {spec!r}: {hint}")
-    return {key: number(value, spec) if known[key] is float else value for key, value in options.items()}
+def check_options(options: dict[str, str], *known: str) -> None:
+    for key in options.keys() - set(known):
+        raise BadInput(f"unknown option {key!r}: {suggest(key, known) if known else 'this decoder takes none'}")
 
 
-def number(text: str, spec: str) -> float:
-    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
-        raise BadInput(f"{text!r} is not a number, in {spec!r}")
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
-def whole(text: str, spec: str) -> int:
-    if not re.fullmatch("[0-9]+", text):
-        raise BadInput(f"a beam needs a whole number as its width, as in 'beam:4', got {spec!r}")
+def parse_width(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadInput(f"a beam needs a whole number as its width, as in 'beam:4', got {text!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""Stop strings: a decoding that comes to one of them ends there, as it does with eos. The prompt is no part of it."""
+"""Stop strings: a completion ends when it contains one of them, as with eos. The prompt does not count."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from eosin.errors import BadInput
 
 MARGIN = 8
-"""Tokens that are looked at beyond those that a string can have: the first of them may be part of a letter."""
-
-Stop = Callable[[list[int]], bool]
-"""Whether tokens that have been produced are to end with the last of them. It is asked after every step."""
+"""Tokens that are looked at beyond those that a string can have: the first of them may be part of a character."""
 
 
 @dataclass(frozen=True)
 class StopStrings:
-    """Strings, and what makes a text of tokens."""
+    """A `Stop`: strings, and how to decode tokens to text."""
 
     strings: tuple[str, ...]
     text_of: Callable[[Sequence[int]], str]

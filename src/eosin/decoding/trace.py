@@ -1,49 +1,39 @@
-"""`eosin.trace`: what became of eos, step by step, along the path that a decoder takes from one context.
+"""`eosin.trace`: what happened to eos at each step of one completion.
 
-The context is decoded first, and then the model is led along the completion once more, by the same loop: before each
-token a note is taken of where eos stood and whether the decoder could have chosen it.
+The context is decoded first. Then the same loop replays the completion, and notes before each token how probable eos
+was and whether the decoder could have chosen it.
 
-What a beam search could have chosen at a step is, of the hypothesis that it returned, the `width` most probable tokens.
-An eos that ranks below them can never enter the beam; one that ranks among them may still lose to other hypotheses.
+For a beam search, the tokens that could have been chosen at a step are the `width` most probable ones of the hypothesis
+that it returned. An eos that ranks lower can never enter the beam. One among them may still lose to other hypotheses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from eosin.causes import Cause
-from eosin.contracts import Decoder, Generative, Token, Uniforms
-from eosin.decoding.decode import as_decoder, completed
+from eosin.contracts import Decoder, Generative, Stop, Token, Traceable, Uniforms
 from eosin.decoding.distribution import NextToken
+from eosin.decoding.job import Job
+from eosin.decoding.loop import unroll
 from eosin.decoding.samplers import LeftToRight
-from eosin.decoding.stopping import Stop
+from eosin.devices import eval_mode
 from eosin.errors import BadInput
+from eosin.events import Watch, ignore
 
 MODEL = "the model"
 """Named where eos has probability zero: no rule could have kept it."""
 
 
-@runtime_checkable
-class Traceable(Decoder, Protocol):
-    """A decoder that can say what it might choose."""
-
-    @property
-    def rule(self) -> str:
-        """The specification of what removes tokens, as in "nucleus:0.2"."""
-
-    def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
-        """The tokens that can be chosen; none that cannot occur."""
-
-
 @dataclass(frozen=True)
 class Step:
-    """One step of a decoder, with eos in view. Probabilities are the model's: not truncated, temperature 1."""
+    """One step of a decoder, and what happened to eos. Probabilities are the model's: not truncated, temperature 1."""
 
     number: int
     """Counted from 1."""
@@ -53,7 +43,7 @@ class Step:
     eos_prob: float
     """Of all tokens that end the sequence."""
     eos_rank: int
-    """1 is the most probable token; of several that end the sequence this is the best."""
+    """1 is the most probable token. Of several tokens that end the sequence, the rank of the best."""
     kept: int
     """How many tokens could be chosen."""
     removed_by: str | None
@@ -66,7 +56,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trace:
-    """All steps of a completion, and why it ended or was left."""
+    """All steps of a completion, and why it ended."""
 
     prefix: tuple[int, ...]
     decoder: str
@@ -75,7 +65,7 @@ class Trace:
     index: int
     cause: Cause
     last_step: int
-    """The step at which decoding ended or was left: a beam may go on after its best hypothesis is finished."""
+    """The step at which decoding ended: a beam may continue after its best hypothesis is finished."""
     steps: tuple[Step, ...]
 
     @property
@@ -97,26 +87,29 @@ def trace(
     seed: int = 0,
     index: int = 0,
     stop: Stop | None = None,
+    watch: Watch = ignore,
 ) -> Trace:
-    """Decode one context, and tell at each step how probable eos was, and whether and by what it was removed.
+    """Decode one context, and say at each step how probable eos was, and which rule removed it, if any did.
 
     prefix     token ids
-    seed       with the index, it decides every draw: the tokens are those of `eosin.decode` with `indices=[index]`
+    seed       decides every draw, with the index: the tokens are those of `eosin.decode` with `indices=[index]`
+    watch      gets the event "step", at most twice `max_steps` times
 
     The other arguments are those of `eosin.decode`.
     """
-    parsed = as_decoder(decoder)
+    job = Job.create(model, [prefix], max_steps=max_steps, seed=seed, indices=[index], stop=stop)
+    parsed = job.check_decoder(decoder)
     if not isinstance(parsed, Traceable):
         raise BadInput(f"decoder must have `kept` and `rule` to be traced; {type(parsed).__name__} has not")
-    tokens = prefix.tolist() if hasattr(prefix, "tolist") else prefix
-    (made,) = completed(model, [tokens], parsed, max_steps=max_steps, seed=seed, indices=[index], stop=stop)
-    replay = Replay(parsed, made.tokens.tolist())
-    list(completed(model, [tokens], replay, max_steps=len(made.tokens), indices=[index]))
+    with eval_mode(model):
+        (made,) = unroll(job, parsed, watch=watch)
+        replay = Replay(parsed, made.tokens.tolist())
+        list(unroll(replace(job, max_steps=len(made.tokens), stop=None), replay, watch=watch))
     return Trace(
-        prefix=tuple(map(int, tokens)),
+        prefix=tuple(job.contexts[0].prefix.tolist()),
         decoder=str(parsed),
-        max_steps=int(max_steps),
-        seed=int(seed),
+        max_steps=job.max_steps,
+        seed=job.seed,
         index=made.index,
         cause=made.cause,
         last_step=made.steps,
@@ -126,13 +119,11 @@ def trace(
 
 @dataclass
 class Replay(LeftToRight):
-    """Goes along given tokens and notes, before each of them, what another decoder could have chosen there."""
+    """Chooses given tokens, and notes before each of them what another decoder could have chosen."""
 
     decoder: Traceable
     tokens: list[int]
     steps: list[Step] = field(default_factory=list)
-
-    keeps_eos = False
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
         number = len(self.steps) + 1
@@ -146,12 +137,12 @@ class Replay(LeftToRight):
                 eos_prob=float(next_token.eos_log_probs[0].exp().sum()),
                 eos_rank=int(next_token.eos_rank()[0]),
                 kept=int(kept.sum()),
-                removed_by=self._remover(next_token, kept),
+                removed_by=self._find_remover(next_token, kept),
             )
         )
         return token
 
-    def _remover(self, next_token: NextToken, kept: Bool[Tensor, " vocab"]) -> str | None:
+    def _find_remover(self, next_token: NextToken, kept: Bool[Tensor, " vocab"]) -> str | None:
         if kept[next_token.eos_ids].any():
             return None
-        return self.decoder.rule if next_token.possible()[0, next_token.eos_ids].any() else MODEL
+        return self.decoder.rule if next_token.support()[0, next_token.eos_ids].any() else MODEL

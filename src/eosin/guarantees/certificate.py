@@ -26,9 +26,9 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn import functional
 
-from eosin.contracts import Decoder, Generative
-from eosin.decoding.decode import as_decoder, check_model, whole
+from eosin.contracts import Collecting, Decoder, Generative, Tempered
 from eosin.decoding.floor import Floor
+from eosin.decoding.job import check_model, check_whole, to_decoder
 from eosin.devices import on_cpu, own_precision
 from eosin.errors import BadInput
 from eosin.log_odds import NO_PROMISE, LogOdds, Promise, get_promise, pass_on
@@ -123,7 +123,7 @@ def certify(model: Generative, decoder: str | Decoder) -> Certificate:
 def bound_log_survival(model: Generative, decoder: str | Decoder, max_steps: int) -> Float64[Tensor, " steps"]:
     """An upper bound on the log of the share that has not ended after 1, 2, ..., max_steps steps."""
     bounds = EndingBounds.of(model, decoder)
-    steps = torch.arange(1, whole("max_steps", max_steps, 1, 2**31) + 1, dtype=torch.float64)
+    steps = torch.arange(1, check_whole("max_steps", max_steps, 1, 2**31) + 1, dtype=torch.float64)
     hazard = functional.pad(functional.softplus(bounds.ending(steps)), (min(bounds.extra_steps, max_steps), 0))
     return -hazard.cumsum(0)[:max_steps]
 
@@ -138,8 +138,8 @@ def floor_for_budget(model: Generative, decoder: str | Decoder, budget: int, gra
     budget   the largest number of steps wanted
     grace    the number of steps without a floor (default: half of the budget, or less if that is too much)
     """
-    whole("budget", budget, 1, 2**31)
-    wanted = budget // 2 if grace is None else whole("grace", grace, 0, 2**31)
+    check_whole("budget", budget, 1, 2**31)
+    wanted = budget // 2 if grace is None else check_whole("grace", grace, 0, 2**31)
     cached = CachedPromises(model)
 
     def is_enough(epsilon: float) -> bool:
@@ -163,7 +163,7 @@ class CachedPromises:
 
 def epsilon_for_budget(budget: int) -> float:
     """The lowest epsilon of a self-terminating or non-monotonic head with which greedy decoding keeps to the budget."""
-    whole("budget", budget, 1, 2**31)
+    check_whole("budget", budget, 1, 2**31)
     return EPSILONS[bisect_left(EPSILONS, True, key=lambda it: math.log(2) / -math.log1p(-it) < budget)]
 
 
@@ -179,10 +179,10 @@ class EndingBounds:
 
     @classmethod
     def of(cls, model: Generative, decoder: str | Decoder) -> EndingBounds:
-        parsed = as_decoder(decoder)
+        parsed = to_decoder(decoder)
         check_model(model)
         parsed.check(model.vocab_size)
-        temperature = getattr(parsed, "temperature", 1.0)
+        temperature = parsed.temperature if isinstance(parsed, Tempered) else 1.0
         return cls(parsed, temperature, get_promise(model, temperature), model.vocab_size, len(model.eos_ids))
 
     @property
@@ -193,7 +193,7 @@ class EndingBounds:
     @property
     def extra_steps(self) -> int:
         """The steps that a beam may take after the first that certainly ends a hypothesis: each ends one more."""
-        return getattr(self.decoder, "needed", 1) - 1
+        return self.decoder.needed - 1 if isinstance(self.decoder, Collecting) else 0
 
     def ending(self, steps: Float64[Tensor, " steps"]) -> LogOdds:
         """The least log-odds that decoding ends at each step."""

@@ -17,21 +17,19 @@ from tqdm import tqdm
 import eosin
 from eosin.auditing.audit import audit
 from eosin.causes import Cause
-from eosin.contracts import Decoder, LanguageModel
+from eosin.contracts import LanguageModel
 from eosin.data.corpus import Corpus as TokenizedCorpus
 from eosin.data.sources import SPLITS
 from eosin.data.tokenizer import Tokenizer
-from eosin.decoding.decode import device_of
 from eosin.decoding.floor import Floor
-from eosin.decoding.loops import repeating_tail
+from eosin.decoding.loops import find_tail
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.trace import Trace, trace
-from eosin.devices import choose_device, choose_precision, use_threads
+from eosin.devices import choose_device, choose_precision, device_of, use_threads
 from eosin.errors import BadInput
 from eosin.events import Event, Watch, ignore
 from eosin.loading import open_run, parse_settings
 from eosin.models.checkpoint import WEIGHTS
-from eosin.outcome import Completion
 from eosin.paper.exhibits import model_file
 from eosin.paper.plan import TRACED, Audit, Bundled, Corpus, Examples, Piece, Plan, Training
 from eosin.paper.results import Entry, Results, whole_records
@@ -259,8 +257,9 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
     bar = tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False)
     with bar, use_threads(shop.threads or threads_before(out)):
 
-        def watch(completion: Completion, decoder: Decoder) -> None:
-            bar.update()
+        def watch(event: Event) -> None:
+            shop.check_stop()
+            bar.update(event.kind == "completion")
 
         audit(
             model,
@@ -271,7 +270,6 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
             out=out,
             about={**named, **({"floor": piece.floor} if piece.floor else {})},
             watch=watch,
-            tick=shop.check_stop,
             text_of=opened.tokenizer.decode,
         )
     whole = whole_records(out)
@@ -320,7 +318,7 @@ def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
 
 def in_words(found: Trace, tokenizer: Tokenizer) -> Entry:
     """A completion with what became of eos at each step; one that does not end is cut off while it repeats."""
-    tail = None if found.cause.ends else repeating_tail(np.array(found.tokens))
+    tail = None if found.cause.ends else find_tail(np.array(found.tokens))
     kept = found.steps if found.cause.ends else found.steps[: (tail.onset - 1 if tail else 0) + TRACED]
     return {
         "decoder": found.decoder,

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from eosin.contracts import Decoder, Generative, Rows, Token
-from eosin.decoding.decode import device_of
+from eosin.contracts import Decoder, Generative, Predictable, Rows, Token
 from eosin.decoding.distribution import Workspace, survey
-from eosin.decoding.loop import SMALLEST_BATCH, Cohort, Predictable
-from eosin.decoding.loops import primitive, rotated
+from eosin.decoding.loop import SMALLEST_BATCH, Cohort
+from eosin.decoding.loops import reduce_cycle, rotate_cycle
+from eosin.devices import device_of
 from eosin.logits import as_logits
 from eosin.outcome import Proof
 from eosin.proofs.cycles import Cycle, prove_cycle
@@ -41,7 +41,7 @@ CERTIFIED, RECURRENCE = "certified cycle", "exact recurrence"
 
 
 class Prover:
-    """Watches the rows of one model and one decoder; it is an observer of `decoding.loop`."""
+    """Watches the rows of one model and one decoder; it is the `prove` of `decoding.loop`."""
 
     def __init__(self, model: Generative, decoder: Predictable, steady: bool):
         self.model = model
@@ -63,11 +63,11 @@ class Prover:
         for row, exactly in self._find_returns(now, before):
             if row in proofs:
                 continue
-            turn = cohort.search.produced(row)[int(before.steps[row]) - 1 : -1]
+            turn = cohort.search.tokens_of(row)[int(before.steps[row]) - 1 : -1]
             if proof := self._prove(row, exactly, now, turn):
                 proofs[row] = proof
         cohort = replace(cohort, memory=now.renew(before))
-        return cohort.without(proofs) if proofs else cohort
+        return cohort.retire(proofs) if proofs else cohort
 
     def _find_returns(self, now: Sighting, before: Sighting) -> list[tuple[int, bool]]:
         """Rows about to read the remembered token in the remembered state or near it; True where it is that state."""
@@ -102,9 +102,9 @@ class Prover:
         if set(turn) & set(self.model.eos_ids):
             return None
         if self.steady and exactly and self._is_recurrence(now.state_of(row), turn):
-            return Proof(tuple(primitive(turn)), RECURRENCE)
+            return Proof(tuple(reduce_cycle(turn)), RECURRENCE)
         if self.dynamics is not None:
-            self._try_cycle(self.dynamics, primitive(turn), now, row)
+            self._try_cycle(self.dynamics, reduce_cycle(turn), now, row)
         return None
 
     def _is_recurrence(self, start: Any, turn: Sequence[int]) -> bool:
@@ -123,7 +123,7 @@ class Prover:
 
         The proof begins at the same place of the cycle for every row. The row is in the ball when it gets there.
         """
-        cycle, step = rotated(turn), int(now.steps[row])
+        cycle, step = rotate_cycle(turn), int(now.steps[row])
         if step < self.not_before[cycle]:
             return
         self.not_before[cycle] = PATIENCE * step
@@ -147,7 +147,7 @@ class Sighting:
 
     @classmethod
     def of(cls, cohort: Cohort) -> Sighting:
-        batch, steps = len(cohort.token), cohort.search.table.steps
+        batch, steps = len(cohort.token), cohort.search.steps
         repeated = torch.arange(batch, device=steps.device) % len(steps)
         return cls(PairState(cohort.state, TensorState((cohort.token, steps[repeated]))), len(steps))
 

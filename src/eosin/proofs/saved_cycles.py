@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eosin.contracts import Generative
-from eosin.decoding.decode import as_decoder
-from eosin.decoding.loop import Predictable
+from eosin.contracts import Generative, Predictable
+from eosin.decoding.job import to_decoder
 from eosin.errors import BadInput
 from eosin.proofs.cycles import Cycle, reprove_cycle
 from eosin.proofs.dynamics import dynamics_of
@@ -34,7 +33,7 @@ class CertifiedCycle:
     def from_line(cls, line: str) -> CertifiedCycle:
         table = json.loads(line)
         decoder, model = table["decoder"], table["model"]
-        as_decoder(decoder)
+        to_decoder(decoder)
         if type(model) is not dict:
             raise TypeError(f"model must be a table, got {model!r}")
         return cls(Cycle.from_dict(table["cycle"]), decoder, model)
@@ -46,7 +45,7 @@ class CertifiedCycle:
 
     def reprove(self, model: Generative) -> Cycle | None:
         """Prove the cycle again on a model, with new numbers; None where the proof fails."""
-        decoder, dynamics = as_decoder(self.decoder), dynamics_of(model)
+        decoder, dynamics = to_decoder(self.decoder), dynamics_of(model)
         if dynamics is None or not isinstance(decoder, Predictable):
             return None
         here = replace(self.cycle, centre=self.cycle.centre.to(dynamics.weight.device))

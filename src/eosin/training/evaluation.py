@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eosin.contracts import LanguageModel
+from eosin.contracts import LanguageModel, Selective
 from eosin.data.batches import Batch, gather_all, plan_by_length
 from eosin.data.corpus import Split
-from eosin.decoding.decode import evaluating
-from eosin.devices import own_precision
+from eosin.decoding.job import window_of
+from eosin.devices import eval_mode, own_precision
 from eosin.events import Event, Watch, ignore
 
 EVALUATED_TOGETHER = 128
@@ -44,7 +44,7 @@ class Likelihood:
 
 def negative_log_likelihood(model: LanguageModel, batch: Batch) -> Float[Tensor, ""]:
     """Summed over the tokens of the continuations."""
-    if hasattr(model, "log_probs"):  # which computes wanted tokens only
+    if isinstance(model, Selective):  # of some tokens only
         log_probs = model.log_probs(batch.prefix, batch.continuation, batch.wanted)
     else:
         log_probs = model.score(batch.prefix, batch.continuation)[batch.wanted]
@@ -64,11 +64,11 @@ def evaluate(
     Continuations are cut off at the positions that the model has. The watch hears of each batch ("progress").
     """
     total = Likelihood()
-    window = getattr(model, "window", None)
+    window = window_of(model)
     most = None if window is None else window - split.prefix_length + 1
-    tokens = None if hasattr(model, "log_probs") else MOST_TOKENS
+    tokens = None if isinstance(model, Selective) else MOST_TOKENS
     plan = plan_by_length(split.lengths[:count], EVALUATED_TOGETHER, tokens)
-    with evaluating(model), own_precision(), torch.inference_mode():
+    with eval_mode(model), own_precision(), torch.inference_mode():
         for done, batch in enumerate(gather_all(split, plan, most), 1):
             total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
             watch(Event("progress", {"label": label, "done": done, "total": len(plan)}))
