@@ -63,6 +63,20 @@ class Specimen:
         return self.make()
 
 
+class TwoEnds(Loop):
+    """Two ways to end, of which the model likes neither; token 2 is all it says."""
+
+    eos_ids = (0, 1)
+
+    def __init__(self, dtype: torch.dtype = torch.float64):
+        super().__init__(2, p=0.0)
+        self.dtype = dtype
+
+    def _at(self, place):
+        logits, state = super()._at(torch.ones_like(place))
+        return logits.to(self.dtype), state
+
+
 def _neural(core: str, head: str) -> Specimen:
     return Specimen(f"{core}-{head}", lambda: neural(core, head))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import SETTINGS, files, run, start
+from command_line import SETTINGS, files, run, start
 from texts import real_sentences, write_lines
 
 import eosin

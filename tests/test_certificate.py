@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 from definitions import DEFINITIONS
+from distributions import lined, listed, surveyed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from members import DECODERS, EOS, MODELS, RULES, SEARCHES, TEMPERED, VOCAB, Specimen, fits, neural, prefixes
-from test_floor import TwoEnds
-from test_next_token import surveyed
-from test_truncation import lined, listed
+from members import DECODERS, EOS, MODELS, RULES, SEARCHES, TEMPERED, VOCAB, Specimen, TwoEnds, fits, neural, prefixes
 from torch.testing import assert_close
 
 import eosin
