@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import pytest
 import torch
@@ -122,6 +123,20 @@ def pairs(specs: list[str]) -> list:
         pytest.param(specimen, spec, id=f"{specimen}-{spec}", marks=() if (i + j) % 3 == 0 else pytest.mark.slow)
         for i, specimen in enumerate(MODELS)
         for j, spec in enumerate(specs)
+    ]
+
+
+def crossed(*tables: Sequence[object]) -> list:
+    """Every combination of the members of some tables; the fast ones are few, and every member is in one of them."""
+    fast = {tuple(i % len(table) for table in tables) for i in range(max(map(len, tables)))}
+    combinations = product(*map(enumerate, tables))
+    return [
+        pytest.param(
+            *(member for _, member in combination),
+            id="-".join(str(member) for _, member in combination),
+            marks=() if tuple(i for i, _ in combination) in fast else pytest.mark.slow,
+        )
+        for combination in combinations
     ]
 
 

@@ -61,6 +61,7 @@ def test_from_text_to_a_finished_run(place: Path, capsys: pytest.CaptureFixture[
     assert files(place) == before
 
 
+@pytest.mark.slow
 def test_statistics_stand_beside_the_paper_s(capsys: pytest.CaptureFixture[str]):
     assert run("prepare") == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
