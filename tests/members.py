@@ -117,15 +117,6 @@ def fits(spec: str, vocab_size: int) -> bool:
     return True
 
 
-def pairs(specs: list[str]) -> list:
-    """Every model with every decoder; a third of the pairs, with all of both in them, where time matters."""
-    return [
-        pytest.param(specimen, spec, id=f"{specimen}-{spec}", marks=() if (i + j) % 3 == 0 else pytest.mark.slow)
-        for i, specimen in enumerate(MODELS)
-        for j, spec in enumerate(specs)
-    ]
-
-
 def crossed(*tables: Sequence[object]) -> list:
     """Every combination of the members of some tables; the fast ones are few, and every member is in one of them."""
     fast = {tuple(i % len(table) for table in tables) for i in range(max(map(len, tables)))}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from members import DECODERS, MODELS, VOCAB, Specimen, crossed, fits, neural, pairs, prefixes
+from members import DECODERS, MODELS, VOCAB, Specimen, crossed, fits, neural, prefixes
 
 import eosin
 from eosin.auditing import audit as run
@@ -35,7 +35,7 @@ def test_the_ratio_of_a_coin_is_its_closed_form():
 
 
 @pytest.mark.parametrize(
-    ("specimen", "spec"), pairs(["greedy", "beam:3", "nucleus:0.4", "consistent-top-k:2", "ancestral"])
+    ("specimen", "spec"), crossed(MODELS, ["greedy", "beam:3", "nucleus:0.4", "consistent-top-k:2", "ancestral"])
 )
 def test_an_audit_counts_what_decode_does(specimen: Specimen, spec: str):
     if not fits(spec, specimen.model.vocab_size):
