@@ -48,9 +48,9 @@ def test_code_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_examples_run(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     namespace = runpy.run_path(str(example))
-    small = {"CONTEXTS": 6, "MAX_STEPS": 60}
-    monkeypatch.setitem(namespace["main"].__globals__, "CONTEXTS", small["CONTEXTS"])
-    monkeypatch.setitem(namespace["main"].__globals__, "MAX_STEPS", small["MAX_STEPS"])
+    small = {"CONTEXTS": 6, "MAX_STEPS": 60, "SENTENCES": 100}
+    for name, value in small.items():
+        monkeypatch.setitem(namespace["main"].__globals__, name, value)
     namespace["main"]()
     assert capsys.readouterr().out
 

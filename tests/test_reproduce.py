@@ -434,12 +434,13 @@ def outcomes(out: Path) -> dict[str, object]:
     return {name: {k: v for k, v in entry.items() if k not in times} for name, entry in entries.items()}
 
 
-def test_a_reproduction_that_is_killed_goes_on(tmp_path: Path):
+@pytest.mark.parametrize("kills", [(4,), pytest.param((1, 3, 6), marks=pytest.mark.slow)], ids=str)
+def test_a_reproduction_that_is_killed_goes_on(kills: tuple[int, ...], tmp_path: Path):
     chosen = preset(tmp_path, "table-3-word", epochs=3)
     whole = tmp_path / "whole"
-    assert ended(start(chosen, "--out", whole)) == 0
+    reproduce(chosen, "--out", whole)
     out = tmp_path / "out"
-    for after in (1, 3, 6):
+    for after in kills:
         process = start(chosen, "--out", out)
         deadline = time.monotonic() + 120
         while len(Results(out).entries) < after and process.poll() is None and time.monotonic() < deadline:
