@@ -718,9 +718,9 @@ def test_every_preset_can_be_worked_on(name: str):
     ("name", "left"),
     [
         ("figures/lengths.svg", None),
-        ("figures/lengths.svg", 0),
-        ("report.html", None),
-        ("report.html", 0),
+        pytest.param("figures/lengths.svg", 0, marks=pytest.mark.slow),
+        pytest.param("report.html", None, marks=pytest.mark.slow),
+        pytest.param("report.html", 0, marks=pytest.mark.slow),
         ("report.html", 3000),
     ],
 )
