@@ -20,6 +20,7 @@ from eosin.decoding.truncation import (
     Nucleus,
     TopK,
     Typical,
+    kept_by,
 )
 
 
