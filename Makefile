@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/eosin reproduce quick
 
 test: lint browser
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 # models are trained first, and laws are tested on every combination: some minutes
 test-slow: $(READY) smollm2
