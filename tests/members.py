@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import pytest
 import torch
@@ -77,6 +78,20 @@ class Specimen:
         return self.make()
 
 
+class TwoEnds(Repeater):
+    """Two ways to end, of which the model likes neither; token 2 is all it says."""
+
+    eos_ids = (0, 1)
+
+    def __init__(self, dtype: torch.dtype = torch.float64):
+        super().__init__(2, p=0.0)
+        self.dtype = dtype
+
+    def _at(self, place):
+        logits, state = super()._at(torch.ones_like(place))
+        return logits.to(self.dtype), state
+
+
 def _neural(core: str, head: str) -> Specimen:
     return Specimen(f"{core}-{head}", lambda: neural(core, head))
 
@@ -116,12 +131,17 @@ def fits(spec: str, vocab_size: int) -> bool:
     return True
 
 
-def pairs(specs: list[str]) -> list:
-    """Every model with every decoder; a third of the pairs, with all of both in them, where time matters."""
+def crossed(*tables: Sequence[object]) -> list:
+    """Every combination of the members of some tables; the fast ones are few, and every member is in one of them."""
+    fast = {tuple(i % len(table) for table in tables) for i in range(max(map(len, tables)))}
+    combinations = product(*map(enumerate, tables))
     return [
-        pytest.param(specimen, spec, id=f"{specimen}-{spec}", marks=() if (i + j) % 3 == 0 else pytest.mark.slow)
-        for i, specimen in enumerate(MODELS)
-        for j, spec in enumerate(specs)
+        pytest.param(
+            *(member for _, member in combination),
+            id="-".join(str(member) for _, member in combination),
+            marks=() if tuple(i for i, _ in combination) in fast else pytest.mark.slow,
+        )
+        for combination in combinations
     ]
 
 

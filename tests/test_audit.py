@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from members import DECODERS, MODELS, VOCAB, Specimen, fits, neural, pairs, prefixes
+from members import DECODERS, MODELS, VOCAB, Specimen, crossed, fits, neural, prefixes
 
 import eosin
 from eosin.auditing import audit as run
@@ -36,7 +36,7 @@ def test_the_ratio_of_a_coin_is_its_closed_form():
 
 
 @pytest.mark.parametrize(
-    ("specimen", "spec"), pairs(["greedy", "beam:3", "nucleus:0.4", "consistent-top-k:2", "ancestral"])
+    ("specimen", "spec"), crossed(MODELS, ["greedy", "beam:3", "nucleus:0.4", "consistent-top-k:2", "ancestral"])
 )
 def test_an_audit_counts_what_decode_does(specimen: Specimen, spec: str):
     if not fits(spec, specimen.model.vocab_size):
@@ -56,9 +56,8 @@ def test_an_audit_counts_what_decode_does(specimen: Specimen, spec: str):
         assert counts.ratio(limit).count == int((~completions.terminated | (completions.steps > limit)).sum())
 
 
-@pytest.mark.parametrize("shard", [1, 7, 1000])
-@pytest.mark.parametrize("pool", [1, 8, 64])
-def test_shards_and_pools_change_nothing(shard: int, pool: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("pool", "shard"), crossed([1, 8, 64], [1, 7, 1000]))
+def test_shards_and_pools_change_nothing(pool: int, shard: int, monkeypatch: pytest.MonkeyPatch):
     model, contexts = MODELS[0].model, prefixes(30)
     whole = eosin.audit(model, contexts, ["nucleus:0.4"], max_steps=20, seed=3).by_decoder["nucleus:0.4"].counts
     monkeypatch.setattr(run, "SHARD", shard)

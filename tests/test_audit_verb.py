@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import SETTINGS, files, run, start
+from command_line import SETTINGS, files, run, start
 from texts import real_sentences, write_lines
 
 import eosin
@@ -140,17 +140,20 @@ def said(process) -> str:
     return error
 
 
-def test_an_audit_that_is_killed_goes_on(tmp_path: Path):
+def test_an_audit_that_is_killed_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    said(start("audit", "run", *LONG, "--out", str(whole), "--completions", str(tmp_path / "whole.completions")))
+    complete = ["--out", str(whole), "--completions", str(tmp_path / "whole.completions")]
+    assert run("audit", "run", *LONG, *complete) == 0
     command = ["audit", "run", *LONG, "--out", str(out), "--completions", str(tmp_path / "completions")]
-    for lines in (1, 3, 6):
+    for lines in (1, 5):
         process = start(*command)
         wait_for_records(process, out, lines)
         process.kill()
         process.communicate()
         assert len(list(read_records(out))) >= lines
-    assert said(start(*command)) == ""
+    capsys.readouterr()
+    assert run(*command) == 0
+    assert capsys.readouterr().err == ""
     kept, expected = (
         {record.signature["decoder"]: record.counts.written() for record in pooled(read_records(path))}
         for path in (out, whole)
@@ -176,7 +179,7 @@ def test_an_interrupt_is_one_line(tmp_path: Path):
     assert list(read_records(out))
 
 
-def test_a_full_disk_is_one_line_and_the_records_stay(tmp_path: Path):
+def test_a_full_disk_is_one_line_and_the_records_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "out.jsonl"
     full = start(
         "audit", "run", *LONG, "--out", str(out),
@@ -188,7 +191,8 @@ def test_a_full_disk_is_one_line_and_the_records_stay(tmp_path: Path):
     assert "File too large" in error
     finished = len(list(read_records(out)))
     assert 1 <= finished < 8
-    assert said(start("audit", "run", *LONG, "--out", str(out))) == ""
+    assert run("audit", "run", *LONG, "--out", str(out)) == 0
+    assert capsys.readouterr().err == ""
     assert len(list(read_records(out))) == 8
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from definitions import DEFINITIONS
+from distributions import lined, listed, surveyed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from members import (
@@ -21,14 +22,12 @@ from members import (
     TEMPERED,
     VOCAB,
     Specimen,
+    TwoEnds,
     fits,
     logit_against_eos,
     neural,
     prefixes,
 )
-from test_floor import TwoEnds
-from test_next_token import surveyed
-from test_truncation import lined, listed
 from torch.testing import assert_close
 
 import eosin

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_cli import SETTINGS, run
+from command_line import SETTINGS, run
 from texts import real_sentences, write_lines
 
 import eosin

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from definitions import DEFINITIONS
-from members import RULES, SAMPLERS, TRUNCATION_SPECS, fits
-from test_next_token import surveyed
+from distributions import surveyed
+from members import RULES, SAMPLERS, TRUNCATION_SPECS, crossed, fits
 from torch.testing import assert_close
 
 from eosin.decoding.distribution import BLOCK
@@ -62,8 +62,7 @@ def drawn(draw, asked, numbers: torch.Tensor) -> torch.Tensor:
     return draw.token(asked.eos_ids, numbers)
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("spec", [spec for spec in SAMPLERS if fits(spec, 12)])
+@pytest.mark.parametrize(("temperature", "spec"), crossed(TEMPERATURES, [spec for spec in SAMPLERS if fits(spec, 12)]))
 def test_induced_distribution_is_the_definition(spec: str, temperature: float):
     logits = example()
     points = 100
@@ -144,10 +143,13 @@ def test_ancestral_takes_the_block_and_then_the_token():
     assert torch.equal(drawn(draw_from_all(asked, numbers), asked, numbers), expected)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SAMPLERS if fits(spec, 101)])
-@pytest.mark.parametrize(("offset", "temperature"), [(30.0, 1e-6), (1e7, 1.0), (0.0, 1e30), (10.0, 1e-30)])
-def test_equal_tokens_are_drawn_equally_whatever_the_scale(spec: str, offset: float, temperature: float):
+@pytest.mark.parametrize(
+    ("scale", "spec"),
+    crossed([(30.0, 1e-6), (1e7, 1.0), (0.0, 1e30), (10.0, 1e-30)], [spec for spec in SAMPLERS if fits(spec, 101)]),
+)
+def test_equal_tokens_are_drawn_equally_whatever_the_scale(scale: tuple[float, float], spec: str):
     """A rounding error must not break a tie of 101 tokens: all that are kept come up, and no other."""
+    offset, temperature = scale
     logits = torch.full((1, 101), offset)
     found = frequencies(spec, logits, grid(101), temperature)[0]
     expected = definition(spec, torch.zeros(1, 101, dtype=torch.float64), 1.0)[0]

@@ -1,7 +1,6 @@
 """The command line: help with examples, one clear line for bad input, nothing overwritten, results for machines."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -10,25 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import SETTINGS, files, run, start
 from texts import real_sentences, write_lines
 
-from eosin.cli.main import VERBS, main
-
-SETTINGS = """
-[data]
-source = "text.txt"
-tokenization = "word"
-
-[core]
-kind = "tanh"
-width = 8
-
-[head]
-kind = "softmax"
-
-[training]
-epochs = 2
-"""
+from eosin.cli.main import VERBS
 
 
 @pytest.fixture(autouse=True)
@@ -38,18 +22,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_lines(tmp_path / "text.txt", real_sentences(120))
     (tmp_path / "settings.toml").write_text(SETTINGS, encoding="utf-8")
     return tmp_path
-
-
-def run(*arguments: str) -> int:
-    try:
-        main(arguments)
-    except SystemExit as exit:
-        return exit.code if isinstance(exit.code, int) else 0
-    return 0
-
-
-def files(place: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -89,6 +61,7 @@ def test_from_text_to_a_finished_run(place: Path, capsys: pytest.CaptureFixture[
     assert files(place) == before
 
 
+@pytest.mark.slow
 def test_statistics_stand_beside_the_paper_s(capsys: pytest.CaptureFixture[str]):
     assert run("prepare") == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -280,18 +253,6 @@ def test_usage_errors_exit_with_2_too(arguments: list[str], capsys: pytest.Captu
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("eosin")
     assert "--help" in line
-
-
-def start(*arguments: str, **more: object) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "eosin", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **more,
-    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,7 +1,9 @@
 """Certified cycles: what is proved never ends, in float32 and float64, and impostors are not proved."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -44,14 +46,22 @@ def state_after(model, prefix, tokens):
 def candidates(core: str, gain: float = 1.0, seeds: int = 8):
     """Models, and the cycle of tokens and the state in which greedy decoding from some prefix finds itself."""
     for seed in range(seeds):
-        model = looping_model(core, seed, gain)
-        prefix = torch.tensor([[1, 2, 5]])
-        tokens = eosin.decode(model, prefix, "greedy", max_steps=STEPS).tokens[0]
-        tail = find_tail(torch.tensor(tokens).numpy())
-        if tail is None:
-            continue
-        state = state_after(model, prefix, tokens[: STEPS - tail.period + 1])
-        yield model, tokens[STEPS - tail.period :], dynamics_of(model).vectors(state)[0]
+        found = candidate(core, seed, gain)
+        if found is not None:
+            yield deepcopy(found)
+
+
+@cache
+def candidate(core: str, seed: int, gain: float):
+    """One of them; None where greedy decoding has no loop. Found once for all tests, which use copies."""
+    model = looping_model(core, seed, gain)
+    prefix = torch.tensor([[1, 2, 5]])
+    tokens = eosin.decode(model, prefix, "greedy", max_steps=STEPS).tokens[0]
+    tail = find_tail(torch.tensor(tokens).numpy())
+    if tail is None:
+        return None
+    state = state_after(model, prefix, tokens[: STEPS - tail.period + 1])
+    return model, tokens[STEPS - tail.period :], dynamics_of(model).vectors(state)[0]
 
 
 @pytest.mark.parametrize("core", RECURRENT)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import SETTINGS, files, run
+from command_line import SETTINGS, files, run
 from texts import real_sentences, small_corpus, write_lines
 
 import eosin

@@ -7,28 +7,11 @@ from pathlib import Path
 import pytest
 
 transformers = pytest.importorskip("transformers")
-import tokenizers  # noqa: E402
-from tokenizers import models, pre_tokenizers, processors  # noqa: E402
+
+from tokenizers_made_up import WORDS, tokenizer  # noqa: E402
 
 from eosin.cli.main import main  # noqa: E402
 from eosin.hub.doctor import CHECKS, Finding, Patient, examine, open_patient  # noqa: E402
-
-WORDS = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "user", "assistant", "hello", "xyzzy", "a", "b", "<unk>"]
-TEMPLATE = "{% for m in messages %}{{ '<|im_start|> ' + m['role'] + ' ' + m['content'] + ' <|im_end|>' }}{% endfor %}"
-
-
-def tokenizer(adds_eos: bool = True, chat: bool = False, **special: str):
-    inner = tokenizers.Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if adds_eos:
-        inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    names = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>", **special}
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, additional_special_tokens=["<|im_start|>", "<|im_end|>"], **names
-    )
-    if chat:
-        made.chat_template = TEMPLATE
-    return made
 
 
 def healthy(**settings: object) -> Patient:

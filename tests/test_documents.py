@@ -1,30 +1,56 @@
-"""What the documents show is run; what they name is there."""
+"""What the documents show is run; what they name is there; the site can be built and asks no server for anything."""
 
+import os
 import re
 import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from command_line import run
+
+import eosin
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@pytest.fixture(autouse=True)
+def tables() -> Iterator[None]:
+    """A document may add a head or a core to its table; the other tests must not find it there."""
+    before = [(table, dict(table)) for table in (eosin.HEADS, eosin.CORES)]
+    yield
+    for table, members in before:
+        table.clear()
+        table.update(members)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_python_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The blocks of one document in order, in one namespace and an empty folder."""
+def test_code_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The blocks of Python and sh of one document in order, in one namespace and an empty folder."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": document.stem}
-    for block in re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.M | re.S):
-        exec(compile(block, str(document), "exec"), namespace)
+    text = document.read_text(encoding="utf-8")
+    for block in re.finditer(r"^```(python|sh)\n(.*?)^```", text, re.M | re.S):
+        if block[1] == "python":
+            lines_above = "\n" * text[: block.start(2)].count("\n")
+            exec(compile(lines_above + block[2], str(document), "exec"), namespace)
+        else:
+            for line in block[2].splitlines():
+                assert run(*shlex.split(line)[1:]) == 0, line
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_examples_run(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     namespace = runpy.run_path(str(example))
-    small = {"CONTEXTS": 6, "MAX_STEPS": 60}
-    monkeypatch.setitem(namespace["main"].__globals__, "CONTEXTS", small["CONTEXTS"])
-    monkeypatch.setitem(namespace["main"].__globals__, "MAX_STEPS", small["MAX_STEPS"])
+    small = {"CONTEXTS": 6, "MAX_STEPS": 60, "SENTENCES": 100}
+    for name, value in small.items():
+        monkeypatch.setitem(namespace["main"].__globals__, name, value)
     namespace["main"]()
     assert capsys.readouterr().out
 
@@ -37,10 +63,21 @@ def test_links_lead_somewhere(document: Path):
 
 
 def test_the_file_map_is_the_package():
-    block = re.search(r"^src/eosin/\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
-    listed = re.findall(r"(\w+\.py) ", block.group(1))
-    there = [path.name for path in (ROOT / "src/eosin").rglob("*.py") if path.name != "__init__.py"]
-    assert sorted(listed) == sorted(there)
+    """Every module of src/eosin has its line in docs/design.md, and every line its module."""
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    block = re.search(r"^src/eosin/\n(.*?)^```", text, re.M | re.S)
+    listed, folder = set(), ""
+    for indent, name in re.findall(r"^( +)(\w+(?:\.py|/)) +\S", block.group(1), re.M):
+        folder = "" if len(indent) == 2 else folder
+        listed.add(folder + name)
+        folder = name if name.endswith("/") else folder
+    package = ROOT / "src/eosin"
+    modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
+    there = {path for path in modules if not path.endswith("/__init__.py")} | {
+        f"{path.split('/')[0]}/" for path in modules if "/" in path
+    }
+    assert not there - listed, f"docs/design.md has no line for {', '.join(sorted(there - listed))} in its file tree"
+    assert not listed - there, f"docs/design.md has lines for {', '.join(sorted(listed - there))}, which are gone"
 
 
 def test_the_first_table_of_the_readme_is_that_of_the_results():
@@ -51,3 +88,31 @@ def test_the_first_table_of_the_readme_is_that_of_the_results():
     lines = [line for line in block[0].splitlines() if line and not line.startswith("```")]
     assert len(lines) > 8
     assert set(lines) <= there
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^::: eosin\.(\w+)$", text, re.M)) == set(eosin.__all__) - {"__version__"} | {"contracts"}
+
+
+def test_the_site_is_built_without_warnings_and_asks_no_server_for_anything(tmp_path: Path):
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": paths, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    help_texts = (tmp_path / "commands.html").read_text(encoding="utf-8")
+    assert "usage: eosin doctor" in help_texts
+    for page in tmp_path.rglob("*.html"):
+        for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text(encoding="utf-8")):
+            assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{page.name}: {tag}"
+
+
+def test_what_is_installed_for_development_is_pinned():
+    """Everything that pyproject.toml asks for has its version in constraints.txt."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    pinned = {re.split("==", line)[0] for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()}
+    names = {re.split(r"[\[<>=]", each)[0] for each in wanted} - {"eosin"}
+    plain = {re.sub(r"[-_.]+", "-", name).lower() for name in pinned}
+    assert {name for name in names if re.sub(r"[-_.]+", "-", name).lower() not in plain} == set()

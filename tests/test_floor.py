@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from members import MODELS, Specimen, fits, neural, prefixes
+from members import MODELS, Specimen, TwoEnds, fits, neural, prefixes
 from torch.testing import assert_close
 
 import eosin
@@ -42,20 +42,6 @@ def test_greedy_ends_within_the_bound(epsilon: float, grace: int):
     assert found.terminated.all()
     assert (found.lengths <= floor.greedy_bound).all()
     assert (found.lengths >= floor.greedy_bound - 1).all()
-
-
-class TwoEnds(Repeater):
-    """Two ways to end, of which the model likes neither; token 2 is all it says."""
-
-    eos_ids = (0, 1)
-
-    def __init__(self, dtype: torch.dtype = torch.float64):
-        super().__init__(2, p=0.0)
-        self.dtype = dtype
-
-    def _at(self, place):
-        logits, state = super()._at(torch.ones_like(place))
-        return logits.to(self.dtype), state
 
 
 @pytest.mark.parametrize("epsilon", [1e-2, 0.3])

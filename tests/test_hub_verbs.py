@@ -7,7 +7,7 @@ import pytest
 import torch
 
 transformers = pytest.importorskip("transformers")
-from test_doctor import WORDS, tokenizer  # noqa: E402
+from tokenizers_made_up import WORDS, tokenizer  # noqa: E402
 
 import eosin  # noqa: E402
 from eosin.cli.main import main  # noqa: E402

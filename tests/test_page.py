@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_report import L, record
+from records_made_up import L, record
 
 from eosin.causes import Cause
 from eosin.cli.main import main

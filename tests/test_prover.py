@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from members import MODELS, RULES, VOCAB, Specimen, fits, neural, prefixes
+from members import MODELS, RULES, VOCAB, Specimen, crossed, fits, neural, prefixes
 from torch import Tensor
 
 import eosin
@@ -66,8 +66,11 @@ def test_what_is_proved_goes_on_as_was_proved(core: str, spec: str):
     assert proved >= 5 or spec in ("top-k:2", "min-p:0.5")
 
 
-@pytest.mark.parametrize(("spec", "pool"), [("greedy", 2), ("nucleus:0.2", 16), ("beam:3", 1024)])
-def test_proofs_change_no_count(specimen: Specimen, spec: str, pool: int):
+@pytest.mark.parametrize(
+    ("decoding", "specimen"), crossed([("greedy", 2), ("nucleus:0.2", 16), ("beam:3", 1024)], MODELS)
+)
+def test_proofs_change_no_count(decoding: tuple[str, int], specimen: Specimen):
+    spec, pool = decoding
     if not fits(spec, specimen.model.vocab_size):
         pytest.skip("does not fit")
     contexts, how = prefixes(20), {"max_steps": 60, "pool": pool}

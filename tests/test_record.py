@@ -1,63 +1,24 @@
 """Records: what is written is what is read, shards add up to the whole, a cut line is no record."""
 
 import random
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from records_made_up import counts_of
 
 from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.records.record import (
     SMALLEST_HASHES,
     Counts,
-    LoopCount,
-    Outcomes,
     Record,
-    Spread,
     Weights,
-    added,
     pooled,
     read_records,
 )
-
-
-def counts_of(outcomes: list[tuple[int, str]], start: int = 0, weighted: bool = False) -> Counts:
-    """Counts of contexts of which each has a length and a cause."""
-    weights = [Weights({5: (length, length**2), 9: (0.0, 0.0)}) for length, _ in outcomes] if weighted else []
-    return Counts(
-        contexts=len(outcomes),
-        tokens=sum(length for length, _ in outcomes),
-        ended=Counter(length for length, cause in outcomes if cause == "eos"),
-        causes=Counter(cause for _, cause in outcomes),
-        loops=loops_of(outcomes, start),
-        ngrams=Counter({1: sum(length for length, _ in outcomes)}),
-        repeated=Counter({1: len(outcomes)}),
-        hashes=tuple(sorted({hash((length, cause)) % 2**64 for length, cause in outcomes})),
-        outcomes=(Outcomes(start, tuple(cause != "eos" for _, cause in outcomes)),),
-        weights=sum(weights, Weights()),
-        cut=sum(cause == "eos" and length % 4 == 0 for length, cause in outcomes),
-    )
-
-
-def loops_of(outcomes: list[tuple[int, str]], start: int) -> dict[tuple[int, ...], LoopCount]:
-    loops: dict[tuple[int, ...], LoopCount] = {}
-    for place, (length, cause) in enumerate(outcomes):
-        if cause in (Cause.LOOPING, Cause.PROVED):
-            proved = cause is Cause.PROVED
-            one = LoopCount(
-                onset=Spread.of(length),
-                proved=Spread.of(length + 20) if proved else Spread(),
-                proofs=frozenset(["exact recurrence"] if proved else []),
-                example=start + place,
-                drift=None if proved else (start + place, 1, 7, 0.5),
-            )
-            loops = added(loops, {(length % 3, 5): one})
-    return loops
-
 
 OUTCOMES = st.lists(st.tuples(st.integers(1, 30), st.sampled_from(list(Cause))), min_size=1, max_size=40)
 

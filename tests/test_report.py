@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from members import MODELS, VOCAB, prefixes
-from test_record import counts_of
+from records_made_up import L, record
 from texts import real_sentences, write_lines
 
 import eosin
@@ -39,23 +39,9 @@ from eosin.report.overview import page_of
 from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, as_text, printable
 from eosin.report.verdict import verdict
 
-L = 30
 SPECIAL = "\\|&%$#_{}~^<>[]*`!±\n\r\t\x1b\x00\u202e\ud800,;\"' -"
 NAMES = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters()), max_size=12)
 OUTCOMES = st.lists(st.tuples(st.integers(1, L), st.sampled_from([*Cause, "unheard of"])), min_size=1, max_size=30)
-
-
-def record(outcomes: list[tuple[int, str]], start: int = 0, **signature: object) -> Record:
-    usual = {
-        "decoder": "greedy",
-        "run": "lstm",
-        "model": {"kind": "NeuralLM", "vocab_size": 7, "weights": "w"},
-        "contexts": {"count": len(outcomes), "digest": "d"},
-        "max_steps": L,
-        "seed": 0,
-        "shard": f"{start}-{start + len(outcomes) - 1}",
-    }
-    return Record({**usual, **signature}, counts_of(outcomes, start))
 
 
 DESCRIBED = st.lists(

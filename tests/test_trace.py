@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 from definitions import by_probability
+from distributions import surveyed
 from members import DECODERS, EOS, MODELS, SAMPLERS, TEMPERED, VOCAB, Specimen, fits
 from naive import at_temperature, distributions, kept_set
-from test_next_token import surveyed
 
 import eosin
 from eosin.decoding.distribution import BLOCK

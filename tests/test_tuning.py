@@ -30,7 +30,7 @@ from eosin.training.loop import train  # noqa: E402
 
 END, CONTEXT = "<|endoftext|>", 10
 CPU = torch.device("cpu")
-PAPER = Path(__file__).parents[2] / "shared" / "seed" / "consistency_paper.tex"
+PAPER = Path(__file__).with_name("paper_tables.tex")
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,6 @@ def test_a_fine_tuned_run_is_audited_as_any_other(
         assert json.loads(capsys.readouterr().out)["prefix_tokens"] == words(prompt)["input_ids"]
 
 
-@pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not beside this checkout")
 def test_the_papers_numbers_of_gpt2_are_the_papers():
     from eosin.paper.exhibits import load_exhibit
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from members import DECODERS, EOS, MODELS, NEURAL, SAMPLERS, SEARCHES, VOCAB, Specimen, fits, neural, pairs, prefixes
+from members import DECODERS, EOS, MODELS, NEURAL, SAMPLERS, SEARCHES, VOCAB, Specimen, crossed, fits, neural, prefixes
 from naive import beam_one, decode_one
 from torch.testing import assert_close
 
@@ -24,7 +24,7 @@ def naive(model, prefix, spec: str, index: int, max_steps: int, seed: int):
     return decode_one(model, prefix, spec, max_steps, seed, index)
 
 
-@pytest.mark.parametrize(("specimen", "spec"), pairs(SMALL))
+@pytest.mark.parametrize(("specimen", "spec"), crossed(MODELS, SMALL))
 def test_every_decoder_is_the_naive_one(specimen: Specimen, spec: str):
     """Eight contexts of three lengths in one pool; their rows end at different times or not at all."""
     model = specimen.model

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -381,6 +382,7 @@ def in_percent(share: Difference) -> str:
 # The paper's numbers, from the exhibits
 
 
+@cache  # read some hundred times by a table of claims
 def shown_models(kind: str) -> list[tuple[Exhibit, Shown]]:
     exhibits = [load_exhibit(name) for name in exhibit_names()]
     return [(exhibit, shown) for exhibit in exhibits if exhibit.kind == kind for shown in exhibit.models]

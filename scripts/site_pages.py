@@ -1,0 +1,52 @@
+"""Pages of the site that are not in docs/: the help of every command, and the committed tables of results."""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = "<!-- help of every command -->"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add results/*/README.md and their figures."""
+    for path in sorted((ROOT / "results").rglob("*")):
+        if path.name == "README.md" or path.suffix == ".svg":
+            place = str(path.relative_to(ROOT)).replace("README.md", "index.md")
+            files.append(File.generated(config, place, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Fill in the help of the commands, and let links to results lead to their pages."""
+    if COMMANDS in markdown:
+        markdown = markdown.replace(COMMANDS, help_of_all_commands())
+    return markdown.replace("](../results/", "](results/").replace("/README.md)", "/index.md)")
+
+
+def help_of_all_commands() -> str:
+    from eosin.cli.main import VERBS
+
+    os.environ["COLUMNS"] = "100"
+    return "\n".join(
+        f"## eosin {verb}\n\n{summary}\n\n```text\n{help_of(verb)}```\n" for verb, summary in VERBS.items()
+    )
+
+
+def help_of(verb: str) -> str:
+    from eosin.cli.main import main
+
+    text = io.StringIO()
+    with redirect_stdout(text):
+        try:
+            main([verb, "--help"])
+        except SystemExit as exit:
+            if exit.code:
+                raise
+    return text.getvalue()
