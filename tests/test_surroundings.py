@@ -14,7 +14,7 @@ from eosin.guarantees.certificate import certify, floor_for_budget, log_survival
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
 from eosin.proofs.cycles import norm_bound
-from eosin.proofs.saved_cycles import beside, read_certificates
+from eosin.proofs.saved_cycles import certificates_path, read_certificates
 
 
 @contextmanager
@@ -89,11 +89,11 @@ def test_decodings_of_heads_and_floors(surroundings, head: str):
 
 def audited(core: str, out: Path):
     audit = eosin.audit(model_of(core), CONTEXTS, ["greedy"], max_steps=150, out=out)
-    certificates = list(read_certificates(beside(out))) if beside(out).exists() else []
-    checked = [certificate.holds(model_of(core)).written() for certificate in certificates]
+    certificates = list(read_certificates(certificates_path(out))) if certificates_path(out).exists() else []
+    checked = [certificate.prove_again(model_of(core)).written() for certificate in certificates]
     out.unlink()
-    beside(out).unlink(missing_ok=True)
-    return [record.written() for record in audit.records], [each.written() for each in certificates], checked
+    certificates_path(out).unlink(missing_ok=True)
+    return [record.to_line() for record in audit.records], [each.to_line() for each in certificates], checked
 
 
 @pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
@@ -109,7 +109,7 @@ def test_there_are_proofs_to_compare(tmp_path: Path):
 
 def survival():
     audit = eosin.audit(model_of("gru"), CONTEXTS, ["nucleus:0.9"], max_steps=30, survival=True)
-    return [record.written() for record in audit.records]
+    return [record.to_line() for record in audit.records]
 
 
 def trace():

@@ -20,7 +20,7 @@ from eosin.data.sources import open_source
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
 from eosin.proofs.drift import MOVES
-from eosin.proofs.saved_cycles import beside, read_certificates
+from eosin.proofs.saved_cycles import certificates_path, read_certificates
 from eosin.training.config import Config
 from eosin.training.loop import train
 
@@ -121,12 +121,12 @@ def run_on(model, contexts, rows, steps: int) -> None:
 def test_certificates_hold_when_they_are_checked_again(trained, audited):
     _, model = trained
     _, _, _, out = audited
-    if not beside(out).exists():
+    if not certificates_path(out).exists():
         pytest.skip("nothing was certified")
-    certificates = list(read_certificates(beside(out)))
+    certificates = list(read_certificates(certificates_path(out)))
     assert certificates
     for certificate in certificates[:5]:
-        again = certificate.holds(model)
+        again = certificate.prove_again(model)
         assert again is not None
         assert again.written() == certificate.cycle.written()
     other = copy.deepcopy(model)

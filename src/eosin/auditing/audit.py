@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 import eosin
@@ -45,11 +45,14 @@ from eosin.outcome import Completion
 from eosin.proofs.drift import drift
 from eosin.proofs.dynamics import dynamics_of
 from eosin.proofs.prover import prover_of
-from eosin.proofs.saved_cycles import CertifiedCycle, append, beside, read_certificates
-from eosin.records.record import ALL, Record, pooled, read_records
-from eosin.report.audits import by_decoder
-from eosin.report.tables import as_text
-from eosin.storage.files import locked_file, set_aside, write_text
+from eosin.proofs.saved_cycles import CertifiedCycle, append_certificates, certificates_path, read_certificates
+from eosin.records.record import Record, add_shards, read_records
+from eosin.records.signature import ALL, Signature
+from eosin.report.audits import tabulate_decoders
+from eosin.report.tables import render_text
+from eosin.storage.files import keep_copy, write_text
+from eosin.storage.json_lines import append_lines
+from eosin.storage.locks import hold_lock
 
 logger = logging.getLogger(__name__)
 SHARD = 1000
@@ -67,14 +70,14 @@ class Audit:
 
     @property
     def by_decoder(self) -> dict[str, Record]:
-        return {record.signature["decoder"]: record for record in pooled(self.records)}
+        return {record.signature.decoder: record for record in add_shards(self.records)}
 
     def save(self, path: Path | str) -> None:
         """One JSON line a record."""
-        write_text(Path(path), "".join(record.written() + "\n" for record in self.records))
+        write_text(Path(path), "".join(record.to_line() + "\n" for record in self.records))
 
     def __str__(self) -> str:
-        return as_text(replace(by_decoder(self.by_decoder.values()), title=""))
+        return render_text(replace(tabulate_decoders(self.by_decoder.values()), title=""))
 
 
 def audit(
@@ -126,7 +129,7 @@ def audit(
         check_certificates(out, common["model"])
         steady = steadiness(model, contexts, pool, max(decoder.rows_per_context for decoder in parsed))
         for decoder in parsed:
-            shards = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
+            shards = {record.signature.shard for record in done if record.signature.decoder == str(decoder)}
             if ALL in shards:
                 continue
             work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch, stop, tick)
@@ -135,7 +138,7 @@ def audit(
                 record = spelt(record, text_of)
                 write(record)
                 done.append(record)
-    return Audit([record for record in done if record.signature["decoder"] in wanted], steady)
+    return Audit([record for record in done if record.signature.decoder in wanted], steady)
 
 
 def checked_decoders(
@@ -224,7 +227,8 @@ class Work:
 
     def _record(self, tally: Tally) -> Record:
         self._look_at(tally)
-        return Record({**self.signature, "shard": shard_name(tally.start, len(tally.unended))}, tally.counts())
+        signature = {**self.signature, "shard": shard_name(tally.start, len(tally.unended))}
+        return Record(Signature.from_table(signature), tally.counts())
 
     def _look_at(self, tally: Tally) -> None:
         """What moves in the loops of which nothing was proved; each loop is looked at once."""
@@ -238,7 +242,7 @@ class Work:
             tokens = completion.tokens.to(prefix.device)
             self.looked_at[cycle] = completion.index, *drift(self.model, dynamics, prefix, tokens, len(cycle))
         for cycle in tally.examples.keys() & self.looked_at.keys():
-            tally.loops[cycle] = replace(tally.loops[cycle], drift=self.looked_at[cycle])
+            tally.loops[cycle] = structs.replace(tally.loops[cycle], drift=self.looked_at[cycle])
 
     def certificates(self) -> list[CertifiedCycle]:
         cycles = self.prover.cycles if self.prover else []
@@ -249,22 +253,23 @@ def spelt(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
     """With the tokens of its loops in words."""
     if text_of is None:
         return record
-    loops = {cycle: replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
-    return replace(record, counts=replace(record.counts, loops=loops))
+    loops = {cycle: structs.replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
+    return structs.replace(record, counts=structs.replace(record.counts, loops=loops))
 
 
 def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:
     """What is there must be of this model."""
-    if out is None or not beside(Path(out)).exists():
+    if out is None or not certificates_path(Path(out)).exists():
         return
-    for certificate in read_certificates(beside(Path(out))):
+    path = certificates_path(Path(out))
+    for certificate in read_certificates(path):
         if certificate.model != model:
-            raise BadInput(f"{beside(Path(out))} holds certificates of another model; name another file (--out)")
+            raise BadInput(f"{path} holds certificates of another model; name another file (--out)")
 
 
 def keep_certificates(out: Path | str | None, certificates: list[CertifiedCycle]) -> None:
     if out is not None and certificates:
-        append(beside(Path(out)), certificates)
+        append_certificates(certificates_path(Path(out)), certificates)
 
 
 def shard_name(start: int, size: int) -> str:
@@ -294,9 +299,9 @@ def signature(
 
 def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
     """Whether nothing can be added to what a file holds: another version may count otherwise, or mistake a model."""
-    certificates = list(read_certificates(beside(path))) if beside(path).exists() else []
-    models = [*(record.signature.get("model", {}) for record in there), *(each.model for each in certificates)]
-    versions = {release_line(record.signature.get("eosin")) for record in there}
+    certificates = list(read_certificates(certificates_path(path))) if certificates_path(path).exists() else []
+    models = [*(record.signature.table.get("model", {}) for record in there), *(each.model for each in certificates)]
+    versions = {release_line(record.signature.eosin) for record in there}
     return bool(versions - {release_line(eosin.__version__)}) or not all("parts" in model for model in models)
 
 
@@ -307,8 +312,9 @@ def release_line(version: str | None) -> str:
 
 def begin_anew(path: Path) -> None:
     """Records and certificates of another version are kept, and can be reported, but nothing is added to them."""
-    kept = [set_aside(each) for each in (path, beside(path)) if each.exists()]
-    beside(path).unlink(missing_ok=True)
+    kept = [keep_copy(each) for each in (path, certificates_path(path)) if each.exists()]
+    for each in (path, certificates_path(path)):
+        each.unlink(missing_ok=True)
     logger.warning(
         "%s holds records of another version of eosin: this audit begins anew, and they are kept as %s",
         path,
@@ -318,8 +324,6 @@ def begin_anew(path: Path) -> None:
 
 def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]) -> list[Record]:
     """The records that a file has; all of them must be of this audit."""
-    if any(not {"decoder", "shard"} <= record.signature.keys() for record in there):
-        raise BadInput(f"{out} holds a record without decoder or shard; move that file away, or name another (--out)")
     unreadable, name = common["model"].get("unreadable"), common["model"].get("name")
     if there and unreadable and name is None:
         raise BadInput(
@@ -327,13 +331,13 @@ def finished(there: list[Record], out: Path | str | None, common: dict[str, Any]
             "be read; give the model a name (name=...), always the same one, or name another file (--out)"
         )
     # a shard that is there twice counts once
-    records = list({(r.signature["decoder"], r.signature["shard"]): r for r in there}.values())
+    records = list({(record.signature.decoder, record.signature.shard): record for record in there}.values())
     for record in records:
         for key, value in common.items():
-            if key != "eosin" and record.signature.get(key) != value:
+            if key != "eosin" and record.signature.table.get(key) != value:
                 raise BadInput(
-                    f"{out} holds records of another audit: {key} is {record.signature.get(key)!r} there and {value!r} "
-                    "here; say what was said then, move that file away, or name another (--out)"
+                    f"{out} holds records of another audit: {key} is {record.signature.table.get(key)!r} there and "
+                    f"{value!r} here; say what was said then, move that file away, or name another (--out)"
                 )
     return records
 
@@ -348,21 +352,12 @@ def appending(out: Path | str | None) -> Iterator[tuple[list[Record], Callable[[
         yield [], lambda record: None
         return
     path = Path(out)
-    if path == beside(path):
+    if path == certificates_path(path):
         raise BadInput(f"{path}: this ending is that of the certificates beside the records; name another file (--out)")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        locked_file(file, f"another audit is writing to {path}; wait for it, or name another file (--out)")
-        there = list(read_records(path))
-        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    lock = path.with_name(path.name + ".lock")
+    with hold_lock(lock, f"another audit is writing to {path}; wait for it, or name another file (--out)"):
+        there = list(read_records(path)) if path.exists() else []
         if is_of_another_version(path, there):
             begin_anew(path)
-            file.truncate(0)
             there = []
-
-        def write(record: Record) -> None:
-            file.write(record.written() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-        yield there, write
+        yield there, lambda record: append_lines(path, [record.to_line()])

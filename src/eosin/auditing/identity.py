@@ -26,7 +26,7 @@ from eosin.contracts import Generative, Prefix, Token, Uniforms
 from eosin.decoding.decode import completed
 from eosin.decoding.distribution import NextToken
 from eosin.decoding.samplers import LeftToRight
-from eosin.storage.tensors import digest_of
+from eosin.storage.tensors import hash_tensors
 
 DIGITS = 16
 """Hexadecimal digits of a digest that are written down."""
@@ -61,7 +61,7 @@ def identity(model: Generative) -> dict[str, Any]:
         "kind": type(model).__name__,
         "vocab_size": model.vocab_size,
         "eos_ids": [int(token) for token in model.eos_ids],
-        "weights": digest_of({name: p.detach().cpu().contiguous() for name, p in parameters.items()})[:DIGITS],
+        "weights": hash_tensors({name: p.detach().cpu().contiguous() for name, p in parameters.items()})[:DIGITS],
         "parts": parts[:DIGITS],
         **({"unreadable": inventory.unreadable[:MOST_UNREADABLE]} if inventory.unreadable else {}),
     }
@@ -83,7 +83,7 @@ class Witness(LeftToRight):
         self.digest = sha256()
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
-        self.digest.update(digest_of({"seen": next_token.log_probs().cpu().contiguous()}).encode())
+        self.digest.update(hash_tensors({"seen": next_token.log_probs().cpu().contiguous()}).encode())
         best = next_token.top(1 + len(next_token.eos_ids)).ids
         ends = torch.isin(best, next_token.eos_ids)
         return best.gather(1, ends.int().argmin(1, keepdim=True))[:, 0]
@@ -156,7 +156,7 @@ def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str
     if id(value) in inventory.skipped:
         return
     try:
-        yield digest_of({"": value.detach().cpu().contiguous()})
+        yield hash_tensors({"": value.detach().cpu().contiguous()})
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, quantized or on no device
         yield from inventory.give_up(value, place)
 

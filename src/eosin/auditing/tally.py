@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
 from jaxtyping import Int
+from msgspec import structs
 
 from eosin.causes import Cause
 from eosin.decoding.loops import Tail, onset_of, repeating_tail, rotated
@@ -71,7 +71,7 @@ class Tally:
         cycle = rotated(tokens[len(tokens) - tail.period :].tolist())
         loop = LoopCount(onset=Spread.of(tail.onset), example=completion.index)
         if completion.proof is not None:
-            loop = replace(loop, proved=Spread.of(completion.steps), proofs=frozenset([completion.proof.by]))
+            loop = structs.replace(loop, proved=Spread.of(completion.steps), proofs=frozenset([completion.proof.by]))
         elif len(self.examples) < MOST_EXAMPLES:
             self.examples.setdefault(cycle, completion)
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop

@@ -13,7 +13,7 @@ from eosin.errors import BadInput
 from eosin.paper.exhibits import Shown
 from eosin.paper.tables import View, length_distributions, ratio, test_perplexities
 from eosin.records.record import Record
-from eosin.report.audits import percent
+from eosin.report.audits import to_percent
 from eosin.storage.files import write_bytes
 
 ENDINGS = ("pdf", "svg", "png")
@@ -76,7 +76,7 @@ def curves(view: View, found: list[tuple[str, str, Record]], axes: Any) -> None:
     styles = dict(zip((shown.label for shown in view.exhibit.models), itertools.cycle(LINES), strict=False))
     for label, decoder, record in found:
         steps = sorted({1, limit, *(step for step in record.counts.ended if step < limit)})
-        shares = [percent(record.counts.ratio(step)) for step in steps]
+        shares = [to_percent(record.counts.ratio(step)) for step in steps]
         look = {"color": f"C{view.exhibit.decoders.index(decoder)}", "linestyle": styles[label], "linewidth": 1}
         axes.plot(steps, shares, drawstyle="steps-post", label=f"{label}, {decoder}", **look)
     axes.set(xscale="log", xlabel="$L$", ylabel="$r_L$ (%)", ylim=(0, 100))

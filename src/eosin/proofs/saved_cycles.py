@@ -1,9 +1,8 @@
-"""Certified cycles in a file, one JSON line each, so that somebody else can check the proofs again."""
+"""Files of certified cycles, one JSON line each, so that others can check the proofs again."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,23 +14,23 @@ from eosin.decoding.loop import Predictable
 from eosin.errors import BadInput
 from eosin.proofs.cycles import Cycle, check
 from eosin.proofs.dynamics import dynamics_of
-from eosin.records.record import lines_of
+from eosin.storage.json_lines import append_lines, read_lines
 
 
 @dataclass(frozen=True)
 class CertifiedCycle:
-    """A cycle, and of what model and decoder it was proved."""
+    """A cycle, and the model and decoder for which it was proved."""
 
     cycle: Cycle
     decoder: str
     model: dict[str, Any]
-    """Its identity, as the records of the audit have it."""
+    """The identity of the model, as in the records of the audit."""
 
-    def written(self) -> str:
+    def to_line(self) -> str:
         return json.dumps({"decoder": self.decoder, "model": self.model, "cycle": self.cycle.written()})
 
     @classmethod
-    def read(cls, line: str) -> CertifiedCycle:
+    def from_line(cls, line: str) -> CertifiedCycle:
         table = json.loads(line)
         decoder, model = table["decoder"], table["model"]
         as_decoder(decoder)
@@ -41,37 +40,34 @@ class CertifiedCycle:
 
     @property
     def subject(self) -> tuple[object, ...]:
-        """What it is about: a second certificate of the same says nothing new."""
+        """Certificates with the same subject are about the same cycle."""
         return self.decoder, self.cycle.tokens, tuple(self.cycle.centre.mul(1e6).round().tolist())
 
-    def holds(self, model: Generative) -> Cycle | None:
-        """The proof done again on a model, with the figures found now; None where it fails."""
+    def prove_again(self, model: Generative) -> Cycle | None:
+        """The cycle as it is proved on this model; None if the proof fails."""
         decoder, dynamics = as_decoder(self.decoder), dynamics_of(model)
         if dynamics is None or not isinstance(decoder, Predictable):
             return None
-        here = replace(self.cycle, centre=self.cycle.centre.to(dynamics.weight.device))
-        return check(dynamics, here, model.eos_ids, decoder.margin)
+        cycle = replace(self.cycle, centre=self.cycle.centre.to(dynamics.weight.device))
+        return check(dynamics, cycle, model.eos_ids, decoder.margin)
 
 
-def beside(records: Path) -> Path:
-    """Where the certificates of an audit are, given its records."""
+def certificates_path(records: Path) -> Path:
+    """The file of certificates that belongs to a file of records."""
     return records.with_suffix(".cycles")
 
 
 def read_certificates(path: Path) -> Iterator[CertifiedCycle]:
-    """A last line that was cut off by a kill is none."""
-    for number, line in enumerate(lines_of(path, "certificates of cycles"), 1):
+    """Read the certificates of a file. A last line that a kill cut off is skipped."""
+    for number, line in enumerate(read_lines(path, "certificates of cycles"), 1):
         try:
-            yield CertifiedCycle.read(line)
+            yield CertifiedCycle.from_line(line)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"line {number} of {path} is not the certificate of a cycle: {error}") from error
 
 
-def append(path: Path, certificates: list[CertifiedCycle]) -> None:
-    """Those that are not there yet."""
-    there = {certificate.subject for certificate in read_certificates(path)} if path.exists() else set()
-    with path.open("a+", encoding="utf-8") as file:
-        file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        file.writelines(each.written() + "\n" for each in certificates if each.subject not in there)
-        file.flush()
-        os.fsync(file.fileno())
+def append_certificates(path: Path, certificates: list[CertifiedCycle]) -> None:
+    """Append those whose subject is not in the file yet."""
+    known = {certificate.subject for certificate in read_certificates(path)} if path.exists() else set()
+    if new := [each.to_line() for each in certificates if each.subject not in known]:
+        append_lines(path, new)

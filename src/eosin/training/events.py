@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+
+from eosin.storage.json_lines import append_lines, read_lines
 
 LOG, CURVES = "log.jsonl", "tensorboard"
 Event = dict[str, Any]
@@ -33,18 +34,14 @@ class Log:
 
     def hear(self, event: Event) -> None:
         line = json.dumps({key: _number(value) for key, value in event.items()}, allow_nan=False)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(self.path, [line])
 
     @property
     def size(self) -> int:
         return self.path.stat().st_size
 
     def events(self) -> Iterator[Event]:
-        with self.path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
+        yield from map(json.loads, read_lines(self.path, "events"))
 
 
 def _number(value: Any) -> Any:

@@ -22,7 +22,8 @@ from eosin.data.tokenizer import TOKENIZER, Tokenizer
 from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.settings import Table, read_toml, section, to_toml
-from eosin.storage.files import PARTIAL, locked_file, write_text
+from eosin.storage.files import PARTIAL, write_text
+from eosin.storage.locks import hold_lock
 from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.events import LOG
 
@@ -94,9 +95,7 @@ class Run:
 def open_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[Run]:
     """A new run directory, or the one that is there if it has the same settings, for this process alone."""
     _check_place(folder, settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        locked_file(lock, f"another process is training in {folder}; wait for it or choose another --out")
+    with hold_lock(folder / LOCK, f"another process is training in {folder}; wait for it or choose another --out"):
         _check_place(folder, settings)
         if not (folder / CONFIG).exists():
             _create(folder, settings, corpus)
