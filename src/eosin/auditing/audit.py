@@ -21,7 +21,7 @@ from msgspec import structs
 from torch import Tensor
 
 import eosin
-from eosin.auditing.identity import behaviour, identity
+from eosin.auditing.identity import hash_behaviour, identify
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
 from eosin.contracts import Decoder, Generative
 from eosin.decoding.batch_invariance import is_steady
@@ -284,13 +284,13 @@ def signature(
     for context in contexts:
         prefixes.update(json.dumps(context.prefix.tolist()).encode())
     with evaluating(model):
-        does = {"behaviour": behaviour(model, first_prefixes(contexts), max_steps)}
+        does = {"behaviour": hash_behaviour(model, first_prefixes(contexts), max_steps)}
     return {
         "eosin": eosin.__version__,
         "torch": torch.__version__,
         "device": str(device_of(model) or "cpu"),
         "threads": torch.get_num_threads(),
-        "model": {**identity(model), **does, **({} if name is None else {"name": name})},
+        "model": {**identify(model), **does, **({} if name is None else {"name": name})},
         "contexts": {"count": len(contexts), "digest": prefixes.hexdigest()[:16]},
         "max_steps": max_steps,
         "seed": seed,

@@ -20,8 +20,6 @@ from eosin.report.charts import Chart
 from eosin.report.tables import Table, Value, make_printable
 from eosin.report.verdict import Sentence
 
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-
 
 def read_step(text: Any, prob: Any, eos_prob: Any, eos_rank: Any, kept: Any, removed_by: Any) -> list[Any]:
     """A step of a trace in the form of the page; a ValueError if a number is not finite."""
@@ -55,7 +53,6 @@ class Page:
             return _load_template().render(
                 page=self,
                 data=data,
-                policy=POLICY,
                 css=read_asset("page.css"),
                 js=read_asset("page.js"),
                 plotly=read_plotly(),
