@@ -162,7 +162,7 @@ class Folder:
         path.parent.mkdir(parents=True, exist_ok=True)
         bits = tuple(place in unended for place in range(CONTEXTS_COUNT))
         ended = Counter({7: CONTEXTS_COUNT - len(unended)})
-        counts = Counts(CONTEXTS_COUNT, 7, ended, outcomes=(Outcomes(0, bits),))
+        counts = Counts(CONTEXTS_COUNT, 7, ended, outcomes=(Outcomes.pack(0, bits),))
         asked = {"run": run, "contexts_from": contexts, "max_steps": LIMIT, "decoder": decoder}
         signature = {**asked, "contexts": {"count": CONTEXTS_COUNT, "digest": text}, "shard": "all"}
         with path.open("a") as file:

@@ -98,7 +98,7 @@ class Tally:
             ngrams=self.ngrams,
             repeated=self.repeated,
             hashes=tuple(sorted(self.hashes)[:SMALLEST_HASHES]),
-            outcomes=() if self.weights.sums else (Outcomes(self.start, tuple(map(bool, self.unended))),),
+            outcomes=() if self.weights.sums else (Outcomes.pack(self.start, list(map(bool, self.unended))),),
             weights=self.weights,
             cut=self.cut,
         )

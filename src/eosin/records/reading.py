@@ -47,13 +47,13 @@ def _determined_counts(counts: Counts) -> tuple[object, ...]:
     """The counts that the signature determines. Where a loop is proved depends on which row of a batch found it."""
     onsets = {tokens: loop.onset for tokens, loop in counts.loops.items()}
     told = (counts.contexts, counts.ended, counts.ngrams, counts.repeated, counts.hashes)
-    return *told, counts.outcomes, counts.weights, onsets
+    return *told, counts.unended, counts.weights, onsets
 
 
 def _check_overlap(filed: FiledRecord) -> None:
     """Shards may come in any order and be incomplete, but must not overlap."""
     for part, following in pairwise(filed.record.counts.outcomes):
-        if part.start + len(part.unended) > following.start:
+        if part.start + part.count > following.start:
             names = " and ".join(map(str, filed.files))
             raise BadInput(f"shards in {names} overlap: some contexts would be counted twice; leave one of them out")
 

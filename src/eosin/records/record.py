@@ -9,12 +9,12 @@ import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from eosin.errors import BadInput
 from eosin.records.signature import ALL, Signature
@@ -32,32 +32,27 @@ Loops = dict[tuple[int, ...], "LoopCount"]
 
 
 class Outcomes(Struct, frozen=True):
-    """Which contexts of a range did not end."""
-
-    start: int
-    unended: tuple[bool, ...]
-
-
-class OutcomesOnDisk(Struct, frozen=True):
-    """A bit for each context, compressed, in base64."""
+    """Which contexts of a range did not end: a bit for each, compressed, in base64."""
 
     start: Natural
     count: Natural
     unended: str
 
-    @classmethod
-    def pack(cls, outcomes: Outcomes) -> OutcomesOnDisk:
-        count = len(outcomes.unended)
-        number = int("".join("01"[bit] for bit in reversed(outcomes.unended)) or "0", 2)
-        bits = zlib.compress(number.to_bytes((count + 7) // 8, "little"), 9)
-        return cls(outcomes.start, count, base64.b64encode(bits).decode())
+    def __post_init__(self) -> None:
+        self.unpack()
 
-    def unpack(self) -> Outcomes:
+    @classmethod
+    def pack(cls, start: int, unended: Sequence[bool]) -> Outcomes:
+        number = int("".join("01"[bit] for bit in reversed(unended)) or "0", 2)
+        bits = zlib.compress(number.to_bytes((len(unended) + 7) // 8, "little"), 9)
+        return cls(start, len(unended), base64.b64encode(bits).decode())
+
+    def unpack(self) -> list[bool]:
         bits = zlib.decompress(base64.b64decode(self.unended))
         if len(bits) != (self.count + 7) // 8:
             raise ValueError(f"unended has {8 * len(bits)} bits for {self.count} contexts")
         digits = f"{int.from_bytes(bits, 'little'):0{self.count}b}"[::-1]
-        return Outcomes(self.start, tuple(digit == "1" for digit in digits[: self.count]))
+        return [digit == "1" for digit in digits[: self.count]]
 
 
 class Spread(Struct, frozen=True):
@@ -194,11 +189,6 @@ class Counts(Struct, frozen=True):
         return self.weights.sums or self.ended
 
     @property
-    def periods(self) -> Counter[int]:
-        """How many contexts were proved infinite or seen looping, by the period of the loop."""
-        return sum((Counter({len(tokens): loop.onset.count}) for tokens, loop in self.loops.items()), Counter())
-
-    @property
     def lengths(self) -> LengthSummary | None:
         """The lengths of the completions that ended."""
         return summarize_lengths(self.ended)
@@ -217,10 +207,15 @@ class Counts(Struct, frozen=True):
     @property
     def unended(self) -> dict[int, bool]:
         """For each context, whether its decoding did not end."""
-        return {part.start + i: bit for part in self.outcomes for i, bit in enumerate(part.unended)}
+        return {part.start + i: bit for part in self.outcomes for i, bit in enumerate(part.unpack())}
 
     def to_table(self) -> dict[str, Any]:
-        return msgspec.to_builtins(CountsOnDisk.pack(self), order="sorted")
+        table = {
+            **structs.asdict(self),
+            **{name: sorted(getattr(self, name).items()) for name in ("ended", "loops", "ngrams", "repeated")},
+            "weights": [(step, *sums) for step, sums in sorted(self.weights.sums.items())],
+        }
+        return msgspec.to_builtins(table, order="sorted")
 
 
 class CountsOnDisk(Struct, frozen=True):
@@ -234,42 +229,20 @@ class CountsOnDisk(Struct, frozen=True):
     ngrams: Pairs
     repeated: Pairs
     hashes: tuple[Annotated[int, Meta(ge=0)], ...]
-    outcomes: list[OutcomesOnDisk]
+    outcomes: tuple[Outcomes, ...]
     weights: list[tuple[Natural, float, float]]
     cut: Natural | None = None
-
-    @classmethod
-    def pack(cls, counts: Counts) -> CountsOnDisk:
-        return cls(
-            contexts=counts.contexts,
-            tokens=counts.tokens,
-            ended=sorted(counts.ended.items()),
-            causes=counts.causes,
-            loops=sorted(counts.loops.items()),
-            ngrams=sorted(counts.ngrams.items()),
-            repeated=sorted(counts.repeated.items()),
-            hashes=counts.hashes,
-            outcomes=list(map(OutcomesOnDisk.pack, counts.outcomes)),
-            weights=[(step, *sums) for step, sums in sorted(counts.weights.sums.items())],
-            cut=counts.cut,
-        )
 
     def unpack(self) -> Counts:
         if max(self.hashes, default=0) >= 2**64:
             raise ValueError(f"a hash has at most 64 bits, got {max(self.hashes):.3e}")
-        return Counts(
-            contexts=self.contexts,
-            tokens=self.tokens,
-            ended=Counter(dict(self.ended)),
-            causes=Counter(self.causes),
-            loops=dict(self.loops),
-            ngrams=Counter(dict(self.ngrams)),
-            repeated=Counter(dict(self.repeated)),
-            hashes=self.hashes,
-            outcomes=tuple(part.unpack() for part in self.outcomes),
-            weights=Weights({step: (total, squares) for step, total, squares in self.weights}),
-            cut=self.cut,
-        )
+        table = {
+            **structs.asdict(self),
+            **{name: Counter(dict(getattr(self, name))) for name in ("ended", "causes", "ngrams", "repeated")},
+            "loops": dict(self.loops),
+            "weights": Weights({step: (total, squares) for step, total, squares in self.weights}),
+        }
+        return Counts(**table)
 
 
 def add_loops(loops: Loops, more: Loops) -> Loops:
