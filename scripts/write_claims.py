@@ -15,7 +15,7 @@ from eosin.paper.exhibits import load_exhibit
 from eosin.paper.plan import Plan
 from eosin.paper.presets import load_preset
 from eosin.paper.results import Results
-from eosin.report.tables import as_markdown
+from eosin.report.tables import render_markdown
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "reproducing.md"
@@ -38,7 +38,7 @@ def judge_folder(name: str, tokenization: str) -> list[Judgement]:
 
 def render_table() -> str:
     found = {title: judge_folder(*where) for title, where in SHOWN.items() if (ROOT / "results" / where[0]).is_dir()}
-    return as_markdown(compare_results(found))
+    return render_markdown(compare_results(found))
 
 
 def main(check: bool) -> None:

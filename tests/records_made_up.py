@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from eosin.causes import Cause
-from eosin.records.record import Counts, LoopCount, Outcomes, Record, Spread, Weights, added
+from eosin.records.record import Counts, LoopCount, Outcomes, Record, Spread, Weights, add_loops
+from eosin.records.signature import Signature
 
 L = 30
 
@@ -22,7 +23,7 @@ def counts_of(outcomes: list[tuple[int, str]], start: int = 0, weighted: bool = 
         ngrams=Counter({1: sum(length for length, _ in outcomes)}),
         repeated=Counter({1: len(outcomes)}),
         hashes=tuple(sorted({hash((length, cause)) % 2**64 for length, cause in outcomes})),
-        outcomes=(Outcomes(start, tuple(cause != "eos" for _, cause in outcomes)),),
+        outcomes=(Outcomes.pack(start, [cause != "eos" for _, cause in outcomes]),),
         weights=sum(weights, Weights()),
         cut=sum(cause == "eos" and length % 4 == 0 for length, cause in outcomes),
     )
@@ -40,7 +41,7 @@ def loops_of(outcomes: list[tuple[int, str]], start: int) -> dict[tuple[int, ...
                 example=start + place,
                 drift=None if proved else (start + place, 1, 7, 0.5),
             )
-            loops = added(loops, {(length % 3, 5): one})
+            loops = add_loops(loops, {(length % 3, 5): one})
     return loops
 
 
@@ -54,4 +55,4 @@ def record(outcomes: list[tuple[int, str]], start: int = 0, **signature: object)
         "seed": 0,
         "shard": f"{start}-{start + len(outcomes) - 1}",
     }
-    return Record({**usual, **signature}, counts_of(outcomes, start))
+    return Record(Signature.from_table({**usual, **signature}), counts_of(outcomes, start))

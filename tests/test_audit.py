@@ -51,7 +51,7 @@ def test_an_audit_counts_what_decode_does(specimen: Specimen, spec: str):
     assert [counts.unended[i] for i in range(23)] == (~completions.terminated).tolist()
     assert counts.ended == Counter(completions.steps[completions.terminated].tolist())
     assert sum(counts.causes.values()) == 23
-    assert counts.different == len(set(map(tuple, completions.tokens)))
+    assert counts.distinct == len(set(map(tuple, completions.tokens)))
     for limit in (1, 7, 40):
         assert counts.ratio(limit).count == int((~completions.terminated | (completions.steps > limit)).sum())
 
@@ -70,7 +70,7 @@ def test_shards_and_pools_change_nothing(pool: int, shard: int, monkeypatch: pyt
 
 def without_work(counts):
     """Everything but how far proved rows were followed, which depends on who finds a cycle first."""
-    kept = {k: v for k, v in counts.written().items() if k not in ("outcomes", "tokens")}
+    kept = {k: v for k, v in counts.to_table().items() if k not in ("outcomes", "tokens")}
     kept["loops"] = [(tokens, loop["onset"], loop["proofs"]) for tokens, loop in kept["loops"]]
     return kept
 
@@ -85,8 +85,8 @@ def test_an_audit_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monke
         cut.write_text("".join(lines[:kept]) + lines[kept][:40], encoding="utf-8")
         seen = []
         again = eosin.audit(model, contexts, specs, max_steps=20, out=cut, watch=partial(note, seen))
-        assert {r.written() for r in again.records} == {r.written() for r in whole.records}
-        assert {r.written() for r in read_records(cut)} == {r.written() for r in whole.records}
+        assert {r.to_line() for r in again.records} == {r.to_line() for r in whole.records}
+        assert {r.to_line() for r in read_records(cut)} == {r.to_line() for r in whole.records}
         assert len(seen) == 46 - sum(json.loads(line)["counts"]["contexts"] for line in lines[:kept])
 
 
@@ -164,7 +164,7 @@ def test_a_loop_is_proved_or_seen():
         audit = eosin.audit(Repeater(5, p=0.0), [[1]] * 3, ["greedy"], max_steps=100, proofs=proofs)
         counts = audit.by_decoder["greedy"].counts
         assert counts.causes == {cause: 3}
-        assert counts.periods == {5: 3}
+        assert [(len(tokens), loop.onset.count) for tokens, loop in counts.loops.items()] == [(5, 3)]
         assert counts.loops.keys() == {(1, 2, 3, 4, 5)}
 
 

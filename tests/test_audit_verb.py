@@ -13,7 +13,7 @@ from texts import real_sentences, write_lines
 
 import eosin
 from eosin.cli.main import main
-from eosin.records.record import pooled, read_records
+from eosin.records.record import add_shards, read_records
 from eosin.storage.tensors import load_tensors, save_tensors
 
 AUDIT = ["--decoders", "greedy", "--contexts", "random", "--max-steps", "200"]
@@ -155,7 +155,7 @@ def test_an_audit_that_is_killed_goes_on(tmp_path: Path, capsys: pytest.CaptureF
     assert run(*command) == 0
     assert capsys.readouterr().err == ""
     kept, expected = (
-        {record.signature["decoder"]: record.counts.written() for record in pooled(read_records(path))}
+        {record.signature.decoder: record.counts.to_table() for record in add_shards(read_records(path))}
         for path in (out, whole)
     )
     assert kept == expected
@@ -211,7 +211,7 @@ def test_completions_that_were_counted_before_are_missed(tmp_path: Path, capsys:
 def test_completions_beside_records_that_were_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out, later = tmp_path / "out.jsonl", tmp_path / "later.jsonl"
     assert run("audit", "run", *AUDIT, "--count", "9", "--out", str(out)) == 0
-    out.write_text("".join(each.written() + "\n" for each in pooled(read_records(out))))
+    out.write_text("".join(each.to_line() + "\n" for each in add_shards(read_records(out))))
     assert run("audit", "run", *AUDIT, "--count", "9", "--out", str(out), "--completions", str(later)) == 0
     assert "9 completions were counted before and are not in" in capsys.readouterr().err
 
@@ -269,7 +269,7 @@ def test_dtypes_and_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         ]
         assert run(*arguments) == 0
         ratios[dtype] = json.loads(capsys.readouterr().out)["greedy"]["ratio"]
-        assert next(read_records(tmp_path / dtype)).signature["dtype"] == dtype
+        assert next(read_records(tmp_path / dtype)).signature.table["dtype"] == dtype
     assert ratios["float32"] == ratios["float64"]
     if not torch.cuda.is_available():
         assert run("audit", "run", *AUDIT, "--device", "cuda") == 2

@@ -31,10 +31,11 @@ from eosin.paper.exhibits import FOLDER, load_exhibit
 from eosin.paper.plan import Plan
 from eosin.paper.presets import load_preset, preset_names
 from eosin.paper.results import PIECES, Results
-from eosin.records.differences import Difference, combine, distance, paired, unpaired
+from eosin.records.differences import Difference, combine, compare_paired, compare_unpaired, wasserstein_distance
 from eosin.records.record import Counts, Outcomes, Record
+from eosin.records.signature import Signature
 from eosin.records.statistics import Comparison, Ratio, compare
-from eosin.report.tables import as_text
+from eosin.report.tables import render_text
 
 LIMIT, CONTEXTS_COUNT = 1500, 400
 CLAIMS = {(tokenization, claim.name): claim for tokenization in TOKENIZATIONS for claim in load_claims(tokenization)}
@@ -52,9 +53,9 @@ def test_intervals_of_differences_cover_the_truth(share: float, shift: float):
     for _ in range(400):
         common = random.random(n)
         first, second = common < share + shift, np.where(random.random(n) < 0.5, common, random.random(n)) < share
-        on_pairs = paired(compare(first.tolist(), second.tolist()))
+        on_pairs = compare_paired(compare(first.tolist(), second.tolist()))
         other = random.random(n) < share
-        apart = unpaired(Ratio(int(first.sum()), n), Ratio(int(other.sum()), n))
+        apart = compare_unpaired(Ratio(int(first.sum()), n), Ratio(int(other.sum()), n))
         covered[0] += on_pairs.low <= shift <= on_pairs.high
         covered[1] += apart.low <= shift <= apart.high
     assert min(covered) >= 0.92 * 400
@@ -63,14 +64,14 @@ def test_intervals_of_differences_cover_the_truth(share: float, shift: float):
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=4).filter(any))
 def test_a_paired_difference_changes_its_sign_with_the_order(cells: list[int]):
     only_first, only_second, both, neither = cells
-    found = paired(Comparison(only_first, only_second, both, neither))
-    turned = paired(Comparison(only_second, only_first, both, neither))
+    found = compare_paired(Comparison(only_first, only_second, both, neither))
+    turned = compare_paired(Comparison(only_second, only_first, both, neither))
     assert found.value == -turned.value
     assert found.low == pytest.approx(-turned.high)
 
 
 def test_no_difference_is_no_proof_of_none():
-    found = paired(Comparison(0, 0, 0, 1000))
+    found = compare_paired(Comparison(0, 0, 0, 1000))
     assert found.low < 0 < found.high
 
 
@@ -95,8 +96,8 @@ def test_the_distance_of_lengths_is_the_least_that_they_have_to_be_moved(first: 
     many = [np.repeat(list(each), list(each.values())) for each in (first, second)]
     # as many of each, matched in order: no other matching moves less
     evenly = [np.sort(np.repeat(mine, len(other))) for mine, other in (many, many[::-1])]
-    assert distance(first, second)[0] == pytest.approx(np.abs(evenly[0] - evenly[1]).mean())
-    assert distance(first, first)[0] == 0
+    assert wasserstein_distance(first, second)[0] == pytest.approx(np.abs(evenly[0] - evenly[1]).mean())
+    assert wasserstein_distance(first, first)[0] == 0
 
 
 def test_the_error_of_a_distance_is_what_samples_vary_by():
@@ -104,7 +105,7 @@ def test_the_error_of_a_distance_is_what_samples_vary_by():
     found = []
     for _ in range(600):
         sample = random.geometric(0.02, size=300)
-        found.append(distance(Counter(sample.tolist()), reference))
+        found.append(wasserstein_distance(Counter(sample.tolist()), reference))
     area, errors = np.array(found).T
     assert np.median(errors) == pytest.approx(area.std(), rel=0.15)
 
@@ -162,11 +163,11 @@ class Folder:
         path.parent.mkdir(parents=True, exist_ok=True)
         bits = tuple(place in unended for place in range(CONTEXTS_COUNT))
         ended = Counter({7: CONTEXTS_COUNT - len(unended)})
-        counts = Counts(CONTEXTS_COUNT, 7, ended, outcomes=(Outcomes(0, bits),))
+        counts = Counts(CONTEXTS_COUNT, 7, ended, outcomes=(Outcomes.pack(0, bits),))
         asked = {"run": run, "contexts_from": contexts, "max_steps": LIMIT, "decoder": decoder}
         signature = {**asked, "contexts": {"count": CONTEXTS_COUNT, "digest": text}, "shard": "all"}
         with path.open("a") as file:
-            file.write(Record(signature, counts).written() + "\n")
+            file.write(Record(Signature.from_table(signature), counts).to_line() + "\n")
         self.train(model, seed)
 
     def train(self, model: str, seed: int = 0, test: float = 100.0, finished: bool = True, key: str = "") -> None:
@@ -334,7 +335,7 @@ def test_the_table_has_every_claim_about_the_models_of_a_plan(folder: Folder):
     folder.record("bpe-tanh-softmax", "greedy", set(range(40)))
     judged = judge_all(folder.plan, Results(folder.path))
     assert list(judged) == ["bpe"]
-    text = as_text(claims_table(judged["bpe"], "bpe"))
+    text = render_text(claims_table(judged["bpe"], "bpe"))
     assert "Greedy decoding can go on for ever: tanh-RNN" in text
     assert text.count("not measured") == len(judged["bpe"]) - 1
     assert not {claim for each in judged.values() for claim in each if "smollm2" in claim.claim.models[0]}

@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 import eosin
-from eosin.auditing.identity import identity
+from eosin.auditing.identity import identify
 from eosin.decoding.decode import complete
 from eosin.decoding.job import Job
 from eosin.decoding.stopping import StopStrings
@@ -115,8 +115,8 @@ def test_a_pool_that_is_filled_up_again_does_not_grow(lm: CausalLM, monkeypatch:
 def test_what_tells_models_apart(lm: CausalLM):
     heads = [{"kind": "st"}, {"kind": "st", "epsilon": 0.03}, {"kind": "nmst"}, {"kind": "nmst", "count_prompt": True}]
     models = [lm, *(CausalLM(headed(lm, **head), lm.eos_ids) for head in heads)]
-    assert len({json.dumps(identity(model), sort_keys=True) for model in models}) == len(models)
-    assert identity(lm) == identity(CausalLM(copy.deepcopy(lm.model), lm.eos_ids))
+    assert len({json.dumps(identify(model), sort_keys=True) for model in models}) == len(models)
+    assert identify(lm) == identify(CausalLM(copy.deepcopy(lm.model), lm.eos_ids))
 
 
 def test_double_precision_stays(lm: CausalLM):

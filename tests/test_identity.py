@@ -27,7 +27,7 @@ from members import MODELS, neural
 from torch import nn
 
 import eosin
-from eosin.auditing.identity import Inventory, behaviour, identity, is_installed
+from eosin.auditing.identity import Inventory, hash_behaviour, identify, is_installed
 from eosin.decoding.truncation import MinP
 from eosin.errors import BadInput
 from eosin.states import TensorState
@@ -165,7 +165,7 @@ class Whole(int):
 
 
 class Quiet(Table):
-    by_the_way = ("more",)
+    not_in_identity = ("more",)
 
 
 def with_attribute(value: object):
@@ -310,7 +310,7 @@ def closing_over(value: int) -> Table:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_models_that_differ_in_anything_are_told_apart(pair: str):
     one, other = PAIRS[pair]
-    told = [json.dumps(identity(make()), sort_keys=True) for make in (one, other, one)]
+    told = [json.dumps(identify(make()), sort_keys=True) for make in (one, other, one)]
     assert told[0] == told[2]
     assert told[0] != told[1]
 
@@ -334,28 +334,28 @@ def test_records_of_one_are_never_given_for_the_other(pair: str, tmp_path: Path)
 @pytest.mark.parametrize("member", MODELS, ids=str)
 def test_a_copy_is_the_same_model_and_decoding_changes_nothing(member):
     model = member.model
-    before = identity(model)
+    before = identify(model)
     eosin.decode(model, [[1, 2]] * 3, "nucleus:0.5", max_steps=5)
     eosin.audit(model, [[1, 2]] * 3, ["greedy"], max_steps=5)
-    assert identity(model) == before == identity(copy.deepcopy(model))
+    assert identify(model) == before == identify(copy.deepcopy(model))
     assert "unreadable" not in before
 
 
 def test_training_mode_compilation_and_sharing_make_no_difference():
     model, shared = neural("lstm", "softmax"), [1, 2]
-    before = identity(model)
-    assert identity(model.train()) == before
+    before = identify(model)
+    assert identify(model.train()) == before
     model.core._compiled_call_impl = max  # as model.core.compile() leaves something there
-    assert identity(model) == before
+    assert identify(model) == before
     parts = [Table(ENDS, a=shared, b=shared), Table(ENDS, a=shared, b=list(shared))]
-    assert identity(parts[0]) == identity(parts[1])
+    assert identify(parts[0]) == identify(parts[1])
 
 
 def test_what_refers_to_itself_is_read_to_its_end():
     model = Table(ENDS)
     model.me, model.ring = model, [1]
     model.ring.append(model.ring)
-    assert identity(model) == identity(model)
+    assert identify(model) == identify(model)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_what_refers_to_itself_is_read_to_its_end():
 )
 def test_what_cannot_be_read_must_be_named(thing: object, tmp_path: Path):
     model, out = Table(ENDS, rule={"source": thing}), tmp_path / "records.jsonl"
-    assert identity(model)["unreadable"] == [f"model.rule.source ({type(thing).__name__})"]
+    assert identify(model)["unreadable"] == [f"model.rule.source ({type(thing).__name__})"]
     asked = {"max_steps": 5, "out": out, "proofs": False}
     eosin.audit(model, [[1]], ["greedy"], **asked)
     with pytest.raises(BadInput, match=r"cannot be told from others: model.rule.source .* give the model a name"):
@@ -389,7 +389,7 @@ def test_what_is_nested_too_deeply_must_be_named():
     deep = Table(ENDS)
     for _ in range(1000):
         deep = Table(ENDS, more=deep)
-    assert identity(deep)["unreadable"][0].startswith("model.more.more")
+    assert identify(deep)["unreadable"][0].startswith("model.more.more")
 
 
 def test_what_is_installed_is_told_by_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -452,9 +452,9 @@ def test_a_model_that_does_something_else_is_another():
 
     torch.load_it = lambda token: elsewhere["logits"][token]
     try:
-        first = behaviour(Reader(ENDS), torch.tensor([[1]]))
+        first = hash_behaviour(Reader(ENDS), torch.tensor([[1]]))
         elsewhere["logits"] = GOES_ON
-        assert behaviour(Reader(ENDS), torch.tensor([[1]])) != first
+        assert hash_behaviour(Reader(ENDS), torch.tensor([[1]])) != first
     finally:
         del torch.load_it
 
@@ -465,7 +465,7 @@ def test_another_process_tells_the_same(tmp_path: Path):
         textwrap.dedent("""
         import json, torch, eosin
         from importlib.util import find_spec
-        from eosin.auditing.identity import identity
+        from eosin.auditing.identity import identify
 
         RULES = {"a", "b", "c"}
 
@@ -480,7 +480,7 @@ def test_another_process_tells_the_same(tmp_path: Path):
 
         torch.manual_seed(0)
         lstm = eosin.NeuralLM(eosin.CORES["lstm"](width=4), eosin.HEADS["softmax"](), vocab_size=9, eos_id=2)
-        told = [identity(Toy()), identity(eosin.Floor(lstm, 0.1))]
+        told = [identify(Toy()), identify(eosin.Floor(lstm, 0.1))]
         if find_spec("transformers"):
             from transformers import LlamaConfig, LlamaForCausalLM
             from eosin.hub.causal_lm import CausalLM
@@ -488,7 +488,7 @@ def test_another_process_tells_the_same(tmp_path: Path):
             config = LlamaConfig(
                 vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
             )
-            told.append(identity(CausalLM(LlamaForCausalLM(config), (2,))))
+            told.append(identify(CausalLM(LlamaForCausalLM(config), (2,))))
         print(json.dumps(told))
         """),
         encoding="utf-8",

@@ -17,13 +17,14 @@ from records_made_up import L, record
 from eosin.causes import Cause
 from eosin.cli.main import main
 from eosin.report import charts
-from eosin.report.audits import percent
-from eosin.report.charts import curve
-from eosin.report.completions import LETTERS, REPEATED, SHOWN, Sample, sampled
-from eosin.report.completions import shown as shown_on_the_page
-from eosin.report.overview import page_of
-from eosin.report.page import Page, Said, plotly_js
+from eosin.report.audits import to_percent
+from eosin.report.charts import trace_survival
+from eosin.report.completions import MOST_BEFORE, MOST_REPEATED, MOST_SHOWN, Sample, sample_completions
+from eosin.report.completions import read_completion as shown_on_the_page
+from eosin.report.overview import build_page
+from eosin.report.page import Page, read_plotly
 from eosin.report.tables import Column, Table
+from eosin.report.verdict import Sentence
 
 NASTY = [
     '<script>document.title="taken"</script>',
@@ -53,7 +54,7 @@ def page(completions: int = 3) -> Page:
         record([(3, Cause.EOS), (30, Cause.PROVED), (5, Cause.EOS)], decoder="greedy", run=NASTY[0]),
         record([(3, Cause.EOS), (7, Cause.EOS), (5, Cause.EOS)], decoder="consistent-nucleus:0.2", run=NASTY[0]),
     ]
-    made = page_of(records)
+    made = build_page(records)
     words = Table(
         (Column("name", left=True), Column("number"), Column("pair", str, ("a", "b"))),
         ((NASTY[1], 10, (2.5, 1)), ("b", 9, (10.5, 1)), ("c", -1, (None, 1)), ("d", None, None)),
@@ -62,7 +63,7 @@ def page(completions: int = 3) -> Page:
     )
     return Page(
         title=f"title {NASTY[0]}",
-        verdict=[Said(f"It does not {NASTY[1]}", "bad"), *made.verdict],
+        verdict=[Sentence(f"It does not {NASTY[1]}", "bad"), *made.verdict],
         charts=made.charts,
         tables=[*made.tables, words],
         examples=[
@@ -81,12 +82,12 @@ def page(completions: int = 3) -> Page:
             }
             for n in range(completions)
         ],
-        out_of=100_000,
+        total=100_000,
     )
 
 
 def test_the_page_asks_nothing_of_anyone():
-    html = page().html().replace(plotly_js(), "")
+    html = page().render().replace(read_plotly(), "")
     assert not re.search(r"""(src|href)\s*=\s*["'](?!#)""", html)
     assert "default-src 'none'" in html
     assert "a sample: 3 of 100,000 completions." in html.lower()
@@ -95,8 +96,8 @@ def test_the_page_asks_nothing_of_anyone():
 @given(st.text())
 def test_no_text_gets_out_of_its_place(text: str):
     table = Table((Column("c", left=True),), ((text,),), text, text)
-    made = Page(text, [Said(text)], tables=[table], completions=[{"by": text, "before": text}]).html()
-    made = made.replace(plotly_js(), "")
+    made = Page(text, [Sentence(text)], tables=[table], completions=[{"by": text, "before": text}]).render()
+    made = made.replace(read_plotly(), "")
     assert made.count("</script>") == 3
     assert made.count("<script") == 3
     held = re.search(r'id="data">(.*?)</script>', made, re.DOTALL)
@@ -139,29 +140,28 @@ def completion_file(path: Path, count: int) -> Path:
 
 def test_a_report_of_a_hundred_thousand_completions_is_small(tmp_path: Path):
     path = completion_file(tmp_path / "completions.jsonl", 100_000)
-    chosen, there = sampled([path])
+    chosen, there = sample_completions([path])
     assert there == 100_000
-    assert len(chosen) <= 4 * SHOWN
+    assert len(chosen) <= 4 * MOST_SHOWN
     looping = [each for each in chosen if each["cause"] == "looping"]
     assert {(each["before"], each["repeated"]) for each in looping} == {("so it", " goes on and on and on")}
 
 
-@pytest.mark.parametrize("before", [0, LETTERS, LETTERS + 1, 5 * LETTERS])
-@pytest.mark.parametrize("repeated", [1, REPEATED, 5 * REPEATED])
+@pytest.mark.parametrize("before", [0, MOST_BEFORE, MOST_BEFORE + 1, 5 * MOST_BEFORE])
+@pytest.mark.parametrize("repeated", [1, MOST_REPEATED, 5 * MOST_REPEATED])
 def test_what_repeats_is_told_apart_however_late_it_begins(before: int, repeated: int):
     loop = {"onset": before + 1, "period": 1, "before": "a" * before}
     line = {"decoder": "greedy", "context": 1, "cause": "looping", "steps": 9, "loop": loop}
     held = shown_on_the_page(json.dumps({**line, "text": "a" * before + "b" * repeated}), 1, Path("file"))
-    dots = " ..."
-    assert held["before"] == ("a" * before if before <= LETTERS else "a" * LETTERS + dots)
-    assert held["repeated"] == ("b" * repeated if repeated <= REPEATED else "b" * REPEATED + dots)
+    assert held["before"] == ("a" * before if before <= MOST_BEFORE else "a" * (MOST_BEFORE - 3) + "...")
+    assert held["repeated"] == ("b" * repeated if repeated <= MOST_REPEATED else "b" * (MOST_REPEATED - 3) + "...")
 
 
 @given(st.lists(st.integers(1, L), max_size=30))
 def test_a_curve_of_what_was_counted_goes_down_in_steps(ends: list[int]):
     """Between two points of it nothing ended, and it is drawn until the step before it is zero."""
     counted = record([*((end, Cause.EOS) for end in ends), *[(L, Cause.LIMIT)] * (not ends)])
-    drawn = curve(counted)
+    drawn = trace_survival(counted)
     assert drawn["line"]["shape"] == "hv"
     held = dict(zip(drawn["x"], drawn["y"], strict=True))
     shares, last = {}, None
@@ -169,7 +169,7 @@ def test_a_curve_of_what_was_counted_goes_down_in_steps(ends: list[int]):
         last = held.get(step, last)
         shares[step] = last
     for step, share in shares.items():
-        assert (share or 0.0) == pytest.approx(percent(counted.counts.ratio(step)))
+        assert (share or 0.0) == pytest.approx(to_percent(counted.counts.ratio(step)))
     flat = [step for step, share in held.items() if share is not None]
     above = [step for step in range(1, L + 1) if counted.counts.ratio(step).value > 0]
     assert not above or max(flat) == max(above)
@@ -179,15 +179,15 @@ def test_a_curve_of_what_was_counted_goes_down_in_steps(ends: list[int]):
 def test_a_curve_with_too_many_steps_is_drawn_through_some_of_them(most: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(charts, "MOST_STEPS", most)
     counted = record([(end, Cause.EOS) for end in range(1, L + 1)])
-    drawn = curve(counted)
+    drawn = trace_survival(counted)
     assert drawn["line"]["shape"] == ("hv" if most >= L else "linear")
     assert len(drawn["x"]) <= most + 2
-    assert drawn["y"] == [percent(counted.counts.ratio(step)) or None for step in drawn["x"]]
+    assert drawn["y"] == [to_percent(counted.counts.ratio(step)) or None for step in drawn["x"]]
 
 
 def test_report_makes_a_page_of_records_completions_and_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     records = tmp_path / "records.jsonl"
-    records.write_text(record([(3, Cause.EOS), (30, Cause.LIMIT)]).written() + "\n")
+    records.write_text(record([(3, Cause.EOS), (30, Cause.LIMIT)]).to_line() + "\n")
     completions = completion_file(tmp_path / "completions.jsonl", 50)
     step = {"text": " a", "prob": 0.5, "eos_prob": 0.1, "eos_rank": 2, "kept": 4, "removed_by": None}
     trace = {"index": 3, "prefix_text": "so", "decoder": "greedy", "cause": "limit", "steps": [step], "loop": None}
@@ -233,7 +233,7 @@ def driver() -> Iterator[object]:
 @pytest.fixture(scope="module")
 def shown(driver, tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(page().html(), encoding="utf-8")
+    path.write_text(page().render(), encoding="utf-8")
     driver.set_window_size(1200, 900)
     driver.get(path.as_uri())
     return driver
@@ -359,9 +359,9 @@ def test_dark_is_dark_and_light_is_light(shown):
 @needs_browser
 def test_a_report_of_a_hundred_thousand_completions_stays_responsive(driver, tmp_path: Path):
     path = completion_file(tmp_path / "completions.jsonl", 100_000)
-    made = page_of([record([(3, Cause.EOS), (30, Cause.LIMIT)])], [path])
-    (tmp_path / "page.html").write_text(made.html(), encoding="utf-8")
-    assert len(made.html()) < len(plotly_js()) + 1_000_000
+    made = build_page([record([(3, Cause.EOS), (30, Cause.LIMIT)])], [path])
+    (tmp_path / "page.html").write_text(made.render(), encoding="utf-8")
+    assert len(made.render()) < len(read_plotly()) + 1_000_000
     driver.get((tmp_path / "page.html").as_uri())
     assert "of 100,000 completions" in driver.page_source
     took = driver.execute_script(
@@ -378,7 +378,7 @@ def test_a_report_of_a_hundred_thousand_completions_stays_responsive(driver, tmp
 def test_models_that_fail_alike_are_all_seen(driver, models: int, tmp_path: Path):
     same = [(3, Cause.EOS), (30, Cause.LIMIT)]
     records = [record(same, run=f"model-{n}", decoder=name) for n in range(models) for name in ("greedy", "top-k:2")]
-    (tmp_path / "page.html").write_text(page_of(records).html(), encoding="utf-8")
+    (tmp_path / "page.html").write_text(build_page(records).render(), encoding="utf-8")
     driver.get((tmp_path / "page.html").as_uri())
     awaited(driver, f"return document.querySelectorAll('[data-chart=\"0\"] .point').length === {2 * models}")
     points = "[...document.querySelectorAll('[data-chart=\"0\"] .point')].map(e => e.getBoundingClientRect())"

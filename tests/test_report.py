@@ -29,15 +29,23 @@ from eosin.causes import Cause
 from eosin.cli.main import main
 from eosin.errors import BadInput
 from eosin.proofs.constructions import Coin, Repeater
-from eosin.records.reading import Filed, load_records
+from eosin.records.reading import FiledRecord, load_records
 from eosin.records.record import Record, read_records
-from eosin.records.statistics import survivors
-from eosin.report.audits import at_limits, by_decoder, histogram, identities, quantiles, survival
-from eosin.report.comparison import paired
-from eosin.report.initialisations import across_models, common_name
-from eosin.report.overview import page_of
-from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, as_text, printable
-from eosin.report.verdict import verdict
+from eosin.records.signature import Signature
+from eosin.records.statistics import count_survivors
+from eosin.report.audits import (
+    make_identity_columns,
+    tabulate_decoders,
+    tabulate_histogram,
+    tabulate_limits,
+    tabulate_quantiles,
+    tabulate_survival,
+)
+from eosin.report.comparison import compare_audits
+from eosin.report.initialisations import find_common_name, tabulate_models
+from eosin.report.overview import build_page
+from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, make_printable, render_text
+from eosin.report.verdict import write_verdict
 
 SPECIAL = "\\|&%$#_{}~^<>[]*`!±\n\r\t\x1b\x00\u202e\ud800,;\"' -"
 NAMES = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters()), max_size=12)
@@ -66,12 +74,12 @@ def records_of(described: list[dict[str, object]]) -> list[Record]:
 
 
 MAKERS = {
-    "by decoder": by_decoder,
-    "at limits": lambda records: at_limits(records, [1, 7, L]),
-    "survival": survival,
-    "quantiles": quantiles,
-    "histogram": histogram,
-    "models": across_models,
+    "by decoder": tabulate_decoders,
+    "at limits": lambda records: tabulate_limits(records, [1, 7, L]),
+    "survival": tabulate_survival,
+    "quantiles": tabulate_quantiles,
+    "histogram": tabulate_histogram,
+    "models": tabulate_models,
 }
 
 
@@ -98,7 +106,7 @@ def with_damage(table: dict[str, Any], way: tuple[Any, ...], odd: object) -> dic
 
 
 GONE = object()
-WHOLE = json.loads(record([(3, Cause.EOS), (30, Cause.LOOPING), (20, Cause.PROVED), (5, Cause.EOS)]).written())
+WHOLE = json.loads(record([(3, Cause.EOS), (30, Cause.LOOPING), (20, Cause.PROVED), (5, Cause.EOS)]).to_line())
 WEIGHTED = {**WHOLE, "counts": {**WHOLE["counts"], "weights": [[L, 2.0, 1.5]]}}
 ODD = [GONE, None, True, "x", [], {}, [[]], 1e308, -1, 7, 10**6, 0.5, 10**400]
 
@@ -115,8 +123,8 @@ def test_a_damaged_record_is_refused_or_shown(whole: dict[str, Any], odd: object
             assert len(list(read_records(path))) == 1
             records = [filed.record for filed in load_records([path])]
             for make in MAKERS.values():
-                as_text(make(records))
-            page_of(records).html()
+                render_text(make(records))
+            build_page(records).render()
         except BadInput:
             refused += 1
     assert refused
@@ -204,18 +212,18 @@ def test_what_is_rendered_can_be_printed(contents: tuple[list, list], title: str
 def test_titles_and_notes_are_data_too(title: str, note: str):
     text = RENDERINGS["latex"](table_of(([("a", False)], [(1,)]), title, note))
     (caption,) = re.findall(r"^\\caption{(.*)}$", text, re.M) or [""]
-    assert read_latex_cell(caption) == ". ".join(printable(said) for said in (title, note) if said)
+    assert read_latex_cell(caption) == ". ".join(make_printable(said) for said in (title, note) if said)
     prose = RENDERINGS["markdown"](table_of(([("a", False)], [(1,)]), title, note)).split("\n\n")
     prose.remove("| a |\n|--:|\n| 1 |")
     assert len(prose) == bool(title) + bool(note)
     for part, said in zip(prose, filter(None, (title and f"**{title}**", note)), strict=True):
-        assert re.sub(r"\\(.)", r"\1", part) == printable(said)
+        assert re.sub(r"\\(.)", r"\1", part) == make_printable(said)
         inside = part[2:-2] if said != note else part
         assert re.fullmatch(r"(\\.|[^\\`*_{}\[\]<>#|~$&!])*", inside)
 
 
 def test_mathematics_in_latex():
-    text = RENDERINGS["latex"](at_limits([record([(3, "eos"), (L, "limit")])], [1, 12]))
+    text = RENDERINGS["latex"](tabulate_limits([record([(3, "eos"), (L, "limit")])], [1, 12]))
     assert r"$r_{12}$ (\%)" in text
     assert text.startswith(r"\begin{table}")
     assert r"\toprule" in text
@@ -227,14 +235,14 @@ def test_mathematics_in_latex():
 @given(described=DESCRIBED)
 def test_no_two_records_look_alike(described: list[dict[str, object]]):
     records = records_of(described)
-    rows = {tuple(of(each) for _, of in identities(records)) for each in records}
+    rows = {tuple(of(each) for _, of in make_identity_columns(records)) for each in records}
     assert len(rows) == len(records)
 
 
 def test_what_changes_the_meaning_of_a_ratio_is_shown_and_what_does_not_is_not():
     """Two runs are told apart by their names; that they had other limits matters, other threads do not."""
     outcomes = [(3, "eos")]
-    table = by_decoder(
+    table = tabulate_decoders(
         [
             record(outcomes, run="a", threads=1, model={"weights": "v"}),
             record(outcomes, run="b", threads=2, max_steps=20),
@@ -250,26 +258,27 @@ def test_ratios_causes_and_lengths_are_those_of_plain_counting(outcomes: list[tu
     records = [record(outcomes)]
     lengths = [length for length, cause in outcomes if cause == "eos"]
     n = len(outcomes)
-    found = dict(zip(by_decoder(records).flat_headings, *by_decoder(records).flat_rows, strict=True))
+    found = dict(zip(tabulate_decoders(records).flat_headings, *tabulate_decoders(records).flat_rows, strict=True))
     assert found["r_L (%)"] == pytest.approx(100 * (n - len(lengths)) / n)
     assert found["95% low"] <= found["r_L (%)"] <= found["95% high"]
     causes = {name: found[name] for name in ("unheard of", *Cause) if name in found}
     assert causes == Counter(cause for _, cause in outcomes)
     assert found["mean length"] == (pytest.approx(statistics.mean(lengths)) if lengths else None)
-    steps = dict(survival(records).flat_rows)
-    assert steps == {step: pytest.approx(100 * survivors(Counter(lengths), n, step) / n) for step in {0, L, *lengths}}
-    shares = [share for _, share in histogram(records).flat_rows]
+    steps = dict(tabulate_survival(records).flat_rows)
+    ended = Counter(lengths)
+    assert steps == {step: pytest.approx(100 * count_survivors(ended, n, step) / n) for step in {0, L, *lengths}}
+    shares = [share for _, share in tabulate_histogram(records).flat_rows]
     assert sum(shares) == pytest.approx(100)
     bins = Counter(length.bit_length() - 1 for length in lengths)
     assert shares == pytest.approx([*(100 * bins[i] / n for i in range(L.bit_length())), 100 * (n - len(lengths)) / n])
-    median = quantiles(records).flat_rows[0][quantiles(records).flat_headings.index("50%")]
+    median = tabulate_quantiles(records).flat_rows[0][tabulate_quantiles(records).flat_headings.index("50%")]
     assert median == (statistics.median_low(lengths) if lengths else None)
 
 
 def test_contexts_that_are_missing_are_shown():
     whole, half = record([(3, "eos")] * 4), record([(3, "eos")] * 2, contexts={"count": 4, "digest": "d"}, seed=1)
-    assert "missing" not in by_decoder([whole]).headings
-    assert [row[-1] for row in by_decoder([whole, half]).rows] == [0, 2]
+    assert "missing" not in tabulate_decoders([whole]).headings
+    assert [row[-1] for row in tabulate_decoders([whole, half]).rows] == [0, 2]
 
 
 @given(data=st.data(), models=st.integers(1, 3), initialisations=st.integers(1, 4))
@@ -293,7 +302,7 @@ def test_mean_and_deviation_are_those_over_single_audits(data: st.DataObject, mo
                 records.append(each)
                 ratios.setdefault((decoder, f"m{model}"), []).append(100 * each.counts.ratio(L).value)
     data.draw(st.randoms()).shuffle(records)
-    table = across_models(records)
+    table = tabulate_models(records)
     assert len(table.rows) == 2
     for row in table.flat_rows:
         found = dict(zip(table.flat_headings, row, strict=True))
@@ -313,7 +322,7 @@ def test_what_differs_in_more_than_the_initialisation_is_not_averaged():
         record(outcomes, settings="s", initialisation=1, contexts={"count": 2, "digest": "other"}),
         record(outcomes, settings="t", initialisation=0),
     ]
-    table = across_models(runs)
+    table = tabulate_models(runs)
     counts = [
         [row[i] for i, name in enumerate(table.flat_headings) if "initialisations" in name] for row in table.flat_rows
     ]
@@ -323,7 +332,7 @@ def test_what_differs_in_more_than_the_initialisation_is_not_averaged():
 
 def test_the_same_weights_on_two_machines_are_not_two_initialisations():
     runs = [record([(3, "eos"), (L, "limit")], threads=threads) for threads in (1, 2)]
-    table = across_models(runs)
+    table = tabulate_models(runs)
     assert table.headings[0] == "threads"
     assert [row[-1] for row in table.flat_rows] == [1, 1]
 
@@ -331,10 +340,11 @@ def test_the_same_weights_on_two_machines_are_not_two_initialisations():
 def test_without_settings_a_model_is_its_run_and_without_a_run_its_weights():
     outcomes = [(3, "eos")]
     named = [record(outcomes, model={"weights": w}) for w in "vw"]
-    assert across_models(named).flat_rows[0][-1] == 2
-    nameless = [Record({k: v for k, v in each.signature.items() if k != "run"}, each.counts) for each in named]
-    assert [row[-1] for row in across_models(nameless).flat_rows] == [1]
-    assert len(across_models(nameless).columns) == 3
+    assert tabulate_models(named).flat_rows[0][-1] == 2
+    tables = [{k: v for k, v in each.signature.table.items() if k != "run"} for each in named]
+    nameless = [Record(Signature.from_table(table), each.counts) for table, each in zip(tables, named, strict=True)]
+    assert [row[-1] for row in tabulate_models(nameless).flat_rows] == [1]
+    assert len(tabulate_models(nameless).columns) == 3
 
 
 @pytest.mark.parametrize(
@@ -349,7 +359,7 @@ def test_without_settings_a_model_is_its_run_and_without_a_run_its_weights():
     ],
 )
 def test_the_name_of_a_model_is_what_its_runs_share(runs: list[str], name: str):
-    assert common_name(runs) == name
+    assert find_common_name(runs) == name
 
 
 # files
@@ -357,7 +367,7 @@ def test_the_name_of_a_model_is_what_its_runs_share(runs: list[str], name: str):
 
 def write(path: Path, records: list[Record]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(each.written() + "\n" for each in records), encoding="utf-8")
+    path.write_text("".join(each.to_line() + "\n" for each in records), encoding="utf-8")
     return path
 
 
@@ -381,9 +391,9 @@ def test_shards_in_any_order_in_any_files_give_the_same_tables(
         b = write(folder / "b.jsonl", shards[half:])
         (folder / "log.jsonl").write_text('{"event": "epoch"}\n', encoding="utf-8")
         found = [filed.record for filed in load_records([b, folder, b])]
-    found.sort(key=lambda each: each.signature["decoder"])
+    found.sort(key=lambda each: each.signature.decoder)
     for make in MAKERS.values():
-        assert as_text(make(found)) == as_text(make(wanted))
+        assert render_text(make(found)) == render_text(make(wanted))
 
 
 def test_files_that_disagree_or_overlap_are_refused(tmp_path: Path):
@@ -411,7 +421,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_record_is_bad_input(damage: str, tmp_path: Path):
-    table = json.loads(record([(3, "eos"), (L, "limit")]).written())
+    table = json.loads(record([(3, "eos"), (L, "limit")]).to_line())
     DAMAGE[damage](table)
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(table) + "\n", encoding="utf-8")
@@ -429,7 +439,7 @@ def test_a_comparison_is_a_count_of_pairs(pairs: list[tuple[bool, bool]], cut: i
     contexts = {"count": len(pairs), "digest": "d"}
     first = record([(L, "limit") if a else (3, "eos") for a, _ in pairs], contexts=contexts)
     second = record([(L, "limit") if b else (3, "eos") for _, b in seen], contexts=contexts, decoder="beam:2")
-    found = paired([Filed(first, ()), Filed(second, ())], "greedy", "beam:2")
+    found = compare_audits([FiledRecord(first, ()), FiledRecord(second, ())], "greedy", "beam:2")
     numbers = dict(found.table.rows)
     assert numbers["only greedy did not end"] == seen.count((True, False))
     assert numbers["only beam:2 did not end"] == seen.count((False, True))
@@ -444,13 +454,13 @@ def test_a_comparison_is_a_count_of_pairs(pairs: list[tuple[bool, bool]], cut: i
 def test_a_probability_too_small_for_a_number_is_not_called_zero():
     first = record([(L, "limit")] * 2000)
     second = record([(3, "eos")] * 2000, decoder="beam:2")
-    found = paired([Filed(first, ()), Filed(second, ())], "greedy", "beam:2")
+    found = compare_audits([FiledRecord(first, ()), FiledRecord(second, ())], "greedy", "beam:2")
     assert "with probability below 1e-300. This is more than chance." in found.words
     assert found.table.cells[-1][-1] == "below 1e-300"
 
 
-def filed(folder: str, **signature: object) -> Filed:
-    return Filed(record([(3, "eos"), (L, "limit")], **signature), (Path(folder) / "x.jsonl",))
+def filed(folder: str, **signature: object) -> FiledRecord:
+    return FiledRecord(record([(3, "eos"), (L, "limit")], **signature), (Path(folder) / "x.jsonl",))
 
 
 def test_a_name_means_one_audit():
@@ -461,7 +471,7 @@ def test_a_name_means_one_audit():
         ("nucleus:0.2", "a:greedy", (c, a)),
         ("b/x.jsonl:greedy", "c/x.jsonl:nucleus:0.2", (b, c)),
     ):
-        counts = paired(found, first, second)
+        counts = compare_audits(found, first, second)
         assert (counts.first, counts.second) == (first, second)
         one, other = (each.record.counts.unended for each in meant)
         assert counts.counts.both == sum(one[i] and other[i] for i in one)
@@ -472,7 +482,7 @@ def test_a_name_means_one_audit():
         ("a:greedy", "a/x.jsonl:greedy", "are the same audit"),
     ):
         with pytest.raises(BadInput, match=re.escape(says)):
-            paired(found, first, second)
+            compare_audits(found, first, second)
 
 
 @pytest.mark.parametrize(
@@ -481,7 +491,7 @@ def test_a_name_means_one_audit():
 )
 def test_only_audits_of_the_same_contexts_can_be_paired(change: dict[str, object], says: str):
     with pytest.raises(BadInput, match=says):
-        paired([filed("a"), filed("b", decoder="beam:2", **change)], "greedy", "beam:2")
+        compare_audits([filed("a"), filed("b", decoder="beam:2", **change)], "greedy", "beam:2")
 
 
 # the verb
@@ -564,9 +574,9 @@ def test_how_many_contexts(capsys: pytest.CaptureFixture[str]):
     assert run("report", "--contexts-for", "0.01") == 0
     assert capsys.readouterr().out.startswith("299 contexts, all of which end, show with 95% confidence")
     assert run("report", "--contexts-for", "0.01", "--half-width", "0.005", "--json") == 0
-    from eosin.records.statistics import contexts_for_width
+    from eosin.records.statistics import count_contexts_for_width
 
-    wanted = {"contexts": {"below": 299, "within": contexts_for_width(0.01, 0.005)}}
+    wanted = {"contexts": {"below": 299, "within": count_contexts_for_width(0.01, 0.005)}}
     assert json.loads(capsys.readouterr().out) == wanted
 
 
@@ -629,23 +639,23 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_the_verdict_is_of_what_was_counted():
     ended, left = [(3, "eos")] * 9, [(3, "eos")] * 8 + [(40, "limit")]
-    said = [sentence.text for sentence in verdict([record(ended, decoder=name) for name in ("greedy", "beam:2")])]
+    said = [sentence.text for sentence in write_verdict([record(ended, decoder=name) for name in ("greedy", "beam:2")])]
     assert said[0].startswith("It stopped on every context")
     bad = [
         record(left, decoder="greedy"),
         record(left, decoder="consistent-a:1"),
         record(ended, decoder="consistent-b:1"),
     ]
-    worst, good, late = (sentence.text for sentence in verdict(bad))
+    worst, good, late = (sentence.text for sentence in write_verdict(bad))
     assert "11.11% of 9 contexts" in worst
     assert good.endswith("every context: consistent-b:1.")
     assert late.endswith("at the limit: consistent-a:1.")
-    late = [sentence.text for sentence in verdict(bad, [record(left, decoder="consistent-b:1")])][-1]
+    late = [sentence.text for sentence in write_verdict(bad, [record(left, decoder="consistent-b:1")])][-1]
     assert late.endswith("at the limit: consistent-a:1, consistent-b:1.")
-    assert [s.text for s in verdict([record(ended, estimator="survival")])] == [
+    assert [s.text for s in write_verdict([record(ended, estimator="survival")])] == [
         "Survival was estimated, and no ending counted."
     ]
-    assert [s.text for s in verdict([])] == ["Nothing has been audited yet."]
+    assert [s.text for s in write_verdict([])] == ["Nothing has been audited yet."]
 
 
 WITHOUT_TORCH = """
@@ -721,7 +731,7 @@ def test_initialisations_are_recognised_from_runs(
         "small: initialisations": 2,
     }
     ratios = {
-        each.record.signature["initialisation"]: 100 * each.record.counts.ratio(12).value
+        each.record.signature.table["initialisation"]: 100 * each.record.counts.ratio(12).value
         for each in load_records(["runs/small", "runs/small-seed-3"])
     }
     assert ratios.keys() == {0, 3}

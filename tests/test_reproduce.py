@@ -53,10 +53,12 @@ from eosin.paper.rendering import Shown, baseline_records, page, verdict, write_
 from eosin.paper.results import PIECES, Results
 from eosin.proofs.constructions import Repeater, Script
 from eosin.records.record import Counts, Record, read_records
+from eosin.records.signature import Signature
 from eosin.report.tables import Table
 
 PAPER = Path(__file__).with_name("paper_tables.tex")
 RESULTS = Path(__file__).parents[1] / "results"
+FIVE_STEPS = Signature.from_table({"decoder": "greedy", "shard": "all", "max_steps": 5})
 MODELS = {path.stem for path in FOLDER.glob("*.toml")}
 
 TINY = """
@@ -230,7 +232,7 @@ def test_a_star_means_that_the_spreads_do_not_meet(
 @pytest.mark.parametrize(("unended", "starred"), [(0, 0), (1, 0), (2, 1), (3, 1), (8, 1), (15, 1), (16, 1)])
 def test_what_the_paper_prints_as_zero_is_below_half_a_hundredth(unended: int, starred: int):
     """On the paper's 10,156 contexts: from two on, the interval excludes every mean that "0.00 ± 0.0" stands for."""
-    record = Record({"max_steps": 5}, Counts(10_156, 10_156, Counter({1: 10_156 - unended})))
+    record = Record(FIVE_STEPS, Counts(10_156, 10_156, Counter({1: 10_156 - unended})))
     found = tables.ratio([record], (0.0, 0.0))
     assert found[4] == starred == int(found[1] > 0.005)
 
@@ -261,7 +263,7 @@ def test_initialisations_that_agree_tell_no_more_than_their_contexts(
 ):
     """On a thousand contexts each; at the paper's own rates most such audits find nothing."""
     ended = Counter({1: round(1000 - 10 * ratio)})
-    records = [Record({"max_steps": 5}, Counts(1000, 1000, ended))] * initialisations
+    records = [Record(FIVE_STEPS, Counts(1000, 1000, ended))] * initialisations
     mean, low, high, count, star = tables.ratio(records, paper)
     assert (mean, count, star) == (pytest.approx(ratio), initialisations, starred)
     assert (high > low) == (initialisations == 1)
@@ -326,9 +328,7 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 
 def test_tables_say_what_the_records_say(done: tuple[Path, Path]):
     _, out = done
-    records = {
-        r.signature["decoder"]: r for r in read_records(out / "records" / "word-tanh-softmax" / "test-12-12.jsonl")
-    }
+    records = {r.signature.decoder: r for r in read_records(out / "records" / "word-tanh-softmax" / "test-12-12.jsonl")}
     rows = csv_rows(out / "tables" / "table-1-word.csv")
     assert {row["decoder"] for row in rows} <= records.keys()
     for row in rows:
@@ -389,10 +389,10 @@ def test_the_verdict_is_of_all_initialisations(tmp_path: Path):
         counts = Counts(3, 3, Counter(ended))
         asked = {"run": run, "contexts_from": "test", "max_steps": 1500}
         signature = {**asked, "decoder": "greedy", "contexts": {"count": 3}, "shard": "0-2"}
-        path.write_text(Record(signature, counts).written() + "\n")
+        path.write_text(Record(Signature.from_table(signature), counts).to_line() + "\n")
     view = tables.View(plan.exhibits[0], plan, Results(tmp_path))
     assert [said.tone for said in verdict([view])] == ["bad"]
-    assert [record.signature["run"] for record in baseline_records([view], 1)] == ["word-tanh-softmax"]
+    assert [record.signature.run for record in baseline_records([view], 1)] == ["word-tanh-softmax"]
 
 
 @pytest.mark.parametrize("contexts", ["train", "valid", "random"])
@@ -405,7 +405,7 @@ def test_the_verdict_of_a_remedy_is_of_all_kinds_of_contexts(contexts: str, tmp_
         asked = {"run": "bpe-tanh-softmax", "contexts_from": kind, "max_steps": 1500}
         signature = {**asked, "decoder": decoder, "contexts": {"count": 3}, "shard": "0-2"}
         with path.open("a") as file:
-            file.write(Record(signature, Counts(3, 3, Counter(ended))).written() + "\n")
+            file.write(Record(Signature.from_table(signature), Counts(3, 3, Counter(ended))).to_line() + "\n")
     views = [tables.View(exhibit, plan, Results(tmp_path)) for exhibit in plan.exhibits]
     worst, late = (said.text for said in verdict(views))
     assert "greedy has not ended on 100.00%" in worst
@@ -574,7 +574,7 @@ def test_a_pair_without_examples_says_why(done: tuple[Path, Path], tmp_path: Pat
 def audited(out: Path, run: str = "word-lstm-softmax") -> dict[str, int]:
     """How many contexts each decoder has been through."""
     records = read_records(out / "records" / run / "test-12-12.jsonl")
-    return {record.signature["decoder"]: record.counts.contexts for record in records}
+    return {record.signature.decoder: record.counts.contexts for record in records}
 
 
 def test_other_exhibits_add_decoders_and_count_nothing_twice(tmp_path: Path):
@@ -597,11 +597,11 @@ def test_an_audit_that_is_not_through_is_not_shown(done: tuple[Path, Path], tmp_
     shutil.copytree(finished, out, ignore=shutil.ignore_patterns("runs"))
     path = out / "records" / "word-tanh-softmax" / "test-12-12.jsonl"
     record, *others = read_records(path)
-    half = replace(record, signature={**record.signature, "contexts": {"count": 99, "digest": "x"}})
-    path.write_text("".join(each.written() + "\n" for each in (half, *others)))
+    half = Record(record.signature.change(contexts={"count": 99, "digest": "x"}), record.counts)
+    path.write_text("".join(each.to_line() + "\n" for each in (half, *others)))
     (table,) = tables.KINDS["ratios"](view_of(chosen, "table-1-word", out))
     cells = {row[0]: row[1] for row in table.rows}
-    assert cells[record.signature["decoder"]] is None
+    assert cells[record.signature.decoder] is None
     assert sum(cell is None for cell in cells.values()) == 1
     assert "Not finished yet: audit word-tanh-softmax test-12-12." in table.note
 
@@ -859,7 +859,7 @@ def test_an_audit_goes_on_with_as_many_threads_as_it_was_begun_with(done: tuple[
     _, out = done
     path = out / "records" / "word-tanh-softmax" / "test-12-12.jsonl"
     first, *_ = read_records(path)
-    assert threads_before(path) == first.signature["threads"]
+    assert threads_before(path) == first.signature.threads
     assert threads_before(tmp_path / "none.jsonl") is None
 
 

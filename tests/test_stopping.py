@@ -64,8 +64,8 @@ def test_an_audit_counts_them_as_ended_and_proves_nothing():
     loop = text_of(completed_tokens(specimen))[-1]
     found = eosin.audit(specimen.model, [[0], [1]], ["greedy"], max_steps=30, stop=StopStrings((loop,), text_of))
     (record,) = found.records
-    assert record.signature["stop"] == [loop]
-    assert record.signature["proofs"] is False
+    assert record.signature.table["stop"] == [loop]
+    assert record.signature.table["proofs"] is False
     assert record.counts.causes[Cause.STOP] == 2
     assert record.counts.ratio(30).value == 0
 

@@ -99,7 +99,7 @@ def audited(core: str, out: Path):
     checked = [certificate.reprove(model_of(core)).to_dict() for certificate in certificates]
     out.unlink()
     cycles_path(out).unlink(missing_ok=True)
-    return [record.written() for record in audit.records], [each.to_line() for each in certificates], checked
+    return [record.to_line() for record in audit.records], [each.to_line() for each in certificates], checked
 
 
 @pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
@@ -115,7 +115,7 @@ def test_there_are_proofs_to_compare(tmp_path: Path):
 
 def survival():
     audit = eosin.audit(model_of("gru"), CONTEXTS, ["nucleus:0.9"], max_steps=30, survival=True)
-    return [record.written() for record in audit.records]
+    return [record.to_line() for record in audit.records]
 
 
 def trace():

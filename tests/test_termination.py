@@ -15,14 +15,13 @@ from eosin.errors import BadInput
 from eosin.records.statistics import (
     Estimate,
     Ratio,
-    across_initialisations,
     compare,
-    contexts_for_width,
-    contexts_needed,
+    count_contexts_for_bound,
+    count_contexts_for_width,
+    count_survivors,
     invert_score_test,
-    lengths,
-    survival_curve,
-    survivors,
+    mean_and_deviation,
+    summarize_lengths,
 )
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 60), st.integers(1, 9), max_size=8)
@@ -31,16 +30,7 @@ HISTOGRAMS = st.dictionaries(st.integers(1, 60), st.integers(1, 9), max_size=8)
 @given(ended=HISTOGRAMS, unended=st.integers(0, 9), limit=st.integers(0, 70))
 def test_survivors_are_counted_from_any_limit(ended: dict[int, int], unended: int, limit: int):
     steps = [step for step, count in ended.items() for _ in range(count)] + [math.inf] * unended
-    assert survivors(ended, len(steps), limit) == sum(step > limit for step in steps)
-
-
-@given(ended=HISTOGRAMS, unended=st.integers(1, 9))
-def test_the_survival_curve_is_survivors_at_every_step(ended: dict[int, int], unended: int):
-    n = sum(ended.values()) + unended
-    curve = survival_curve(ended, n)
-    assert curve[0] == (0, 1.0)
-    for step, share in curve:
-        assert share == pytest.approx(survivors(ended, n, step) / n)
+    assert count_survivors(ended, len(steps), limit) == sum(step > limit for step in steps)
 
 
 @given(n=st.integers(1, 400), share=st.floats(0, 1), confidence=st.sampled_from([0.8, 0.95, 0.999]))
@@ -79,7 +69,7 @@ def test_an_estimate_s_interval_holds_its_mean_and_is_no_point(weights: list[flo
     found = estimate(weights)
     low, high = found.interval()
     assert 0 <= low <= found.value <= high <= 1
-    assert high - low >= Ratio(0, found.of).interval()[1] - 1e-9
+    assert high - low >= Ratio(0, found.n).interval()[1] - 1e-9
 
 
 @given(weights=st.lists(WEIGHT, min_size=1, max_size=60))
@@ -92,7 +82,7 @@ def test_endings_have_the_mirrored_interval_of_survivals(weights: list[float]):
 @given(weights=st.lists(WEIGHT, min_size=1, max_size=60), times=st.integers(2, 50))
 def test_more_paths_of_the_same_weights_say_more(weights: list[float], times: int):
     few, found = estimate(weights), estimate(weights).interval()
-    low, high = Estimate(times * few.total, times * few.squares, times * few.of).interval()
+    low, high = Estimate(times * few.total, times * few.squares, times * few.n).interval()
     assert found[0] <= low + 1e-12
     assert high <= found[1] + 1e-12
     assert high - low < found[1] - found[0]
@@ -261,12 +251,12 @@ def test_an_estimate_s_interval_covers_weights_of_every_kind(n: int):
 @given(ended=HISTOGRAMS.filter(bool))
 def test_lengths(ended: dict[int, int]):
     steps = sorted(step for step, count in ended.items() for _ in range(count))
-    found = lengths(ended)
+    found = summarize_lengths(ended)
     assert found.mean == pytest.approx(sum(steps) / len(steps))
     assert found.deviation == pytest.approx(math.sqrt(sum((s - found.mean) ** 2 for s in steps) / len(steps)))
     for share, value in zip((0.05, 0.25, 0.5, 0.75, 0.95), found.quantiles, strict=True):
         assert value == steps[math.ceil(share * len(steps)) - 1]
-    assert lengths({}) is None
+    assert summarize_lengths({}) is None
 
 
 @given(pairs=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=14))
@@ -290,19 +280,19 @@ def test_only_the_same_contexts_can_be_paired():
 @pytest.mark.parametrize("ratio", [0.5, 0.01, 0.001, 1e-5])
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
 def test_contexts_needed_is_the_smallest_number(ratio: float, confidence: float):
-    n = contexts_needed(ratio, confidence)
+    n = count_contexts_for_bound(ratio, confidence)
     assert (1 - ratio) ** n <= 1 - confidence + 1e-12
     assert (1 - ratio) ** (n - 1) > 1 - confidence
 
 
 def test_the_rule_of_three():
-    assert contexts_needed(0.01) == 299
+    assert count_contexts_for_bound(0.01) == 299
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.02, 0.5])
 @pytest.mark.parametrize("half", [0.1, 0.01, 0.002])
 def test_contexts_for_a_width(ratio: float, half: float):
-    n = contexts_for_width(ratio, half)
+    n = count_contexts_for_width(ratio, half)
     assert half_of_wilson(ratio, n) <= half < half_of_wilson(ratio, n - 1)
 
 
@@ -316,9 +306,9 @@ def half_of_wilson(ratio: float, n: int) -> float:
 @pytest.mark.parametrize("bad", [0.0, 1.0, -1.0])
 def test_bad_targets(bad: float):
     with pytest.raises(BadInput, match="strictly between 0 and 1"):
-        contexts_needed(bad)
+        count_contexts_for_bound(bad)
 
 
 def test_one_model_has_no_deviation():
-    assert across_initialisations([1.0, 3.0]) == (2.0, pytest.approx(math.sqrt(2)))
-    assert math.isnan(across_initialisations([2.0])[1])
+    assert mean_and_deviation([1.0, 3.0]) == (2.0, pytest.approx(math.sqrt(2)))
+    assert math.isnan(mean_and_deviation([2.0])[1])

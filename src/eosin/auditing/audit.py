@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 import eosin
-from eosin.auditing.identity import behaviour, identity, identity_of_decoder
+from eosin.auditing.identity import hash_behaviour, identify, identify_decoder
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
 from eosin.contracts import Decoder, Generative
 from eosin.decoding.batch_invariance import is_steady
@@ -37,11 +37,19 @@ from eosin.events import Event, Watch, ignore
 from eosin.proofs.drift import measure_drift
 from eosin.proofs.dynamics import dynamics_of
 from eosin.proofs.prover import Prover, prover_of
-from eosin.proofs.saved_cycles import CertifiedCycle, append_certificates, cycles_path, read_certificates
-from eosin.records.record import ALL, Record, pooled, read_records
-from eosin.report.audits import by_decoder
-from eosin.report.tables import as_text
-from eosin.storage.files import locked_file, set_aside, write_text
+from eosin.proofs.saved_cycles import (
+    CertifiedCycle,
+    append_certificates,
+    cycles_path,
+    read_certificates,
+)
+from eosin.records.record import Record, add_shards, read_records
+from eosin.records.signature import ALL, Signature
+from eosin.report.audits import tabulate_decoders
+from eosin.report.tables import render_text
+from eosin.storage.files import keep_copy, write_text
+from eosin.storage.json_lines import append_lines
+from eosin.storage.locks import hold_lock
 
 logger = logging.getLogger(__name__)
 SHARD = 1000
@@ -59,14 +67,14 @@ class Audit:
 
     @property
     def by_decoder(self) -> dict[str, Record]:
-        return {record.signature["decoder"]: record for record in pooled(self.records)}
+        return {record.signature.decoder: record for record in add_shards(self.records)}
 
     def save(self, path: Path | str) -> None:
         """One JSON line per record."""
-        write_text(Path(path), "".join(record.written() + "\n" for record in self.records))
+        write_text(Path(path), "".join(record.to_line() + "\n" for record in self.records))
 
     def __str__(self) -> str:
-        return as_text(replace(by_decoder(self.by_decoder.values()), title=""))
+        return render_text(replace(tabulate_decoders(self.by_decoder.values()), title=""))
 
 
 def audit(
@@ -110,14 +118,14 @@ def audit(
         **({"stop": list(stop.strings)} if stop else {}),
         **(about or {}),
     }
-    wanted = {str(each): {**signature, "decoder": str(each), **identity_of_decoder(each)} for each in parsed}
+    wanted = {str(each): {**signature, "decoder": str(each), **identify_decoder(each)} for each in parsed}
     with open_records(out) as (there, write), eval_mode(model):
         done = check_records(there, out, signature)
         check_same_decoders(done, parsed, out)
         check_certificates(out, signature["model"])
         steady = is_steady(model, first_prefixes(job.contexts), largest_batch(job, parsed))
         for decoder in parsed:
-            shards = {record.signature["shard"] for record in done if record.signature["decoder"] == str(decoder)}
+            shards = {record.signature.shard for record in done if record.signature.decoder == str(decoder)}
             if ALL in shards:
                 continue
             prover = prover_of(model, decoder, steady) if signature["proofs"] else None
@@ -128,7 +136,7 @@ def audit(
                 write(record)
                 done.append(record)
                 watch(Event("shard", {"record": record}))
-    return Audit([record for record in done if record.signature["decoder"] in wanted], steady)
+    return Audit([record for record in done if record.signature.decoder in wanted], steady)
 
 
 def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) -> list[Decoder]:
@@ -180,7 +188,7 @@ class ShardCounter:
     def _record(self, tally: Tally) -> Record:
         self._measure_drifts(tally)
         shard = name_shard(range(tally.start, tally.start + len(tally.unended)))
-        return Record({**self.signature, "shard": shard}, tally.counts())
+        return Record(Signature.from_table({**self.signature, "shard": shard}), tally.counts())
 
     def _measure_drifts(self, tally: Tally) -> None:
         """Measure once, for each loop that nothing was proved of, what moves in it."""
@@ -194,7 +202,7 @@ class ShardCounter:
             found = measure_drift(self.job.model, dynamics, prefix, tokens, len(cycle))
             self.drifts[cycle] = completion.index, *found
         for cycle in tally.examples.keys() & self.drifts.keys():
-            tally.loops[cycle] = replace(tally.loops[cycle], drift=self.drifts[cycle])
+            tally.loops[cycle] = structs.replace(tally.loops[cycle], drift=self.drifts[cycle])
 
     def certificates(self) -> list[CertifiedCycle]:
         """None of a decoder that no specification makes: nobody could check them again."""
@@ -206,18 +214,18 @@ def add_text(record: Record, text_of: Callable[[list[int]], str] | None) -> Reco
     """The record with the text of its loops."""
     if text_of is None:
         return record
-    loops = {cycle: replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
-    return replace(record, counts=replace(record.counts, loops=loops))
+    loops = {cycle: structs.replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
+    return structs.replace(record, counts=structs.replace(record.counts, loops=loops))
 
 
 def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Path | str | None) -> None:
     """A rule of one's own may have changed, and have the name that it had."""
-    told: dict[str, Any] = {record.signature["decoder"]: record.signature.get("made_of") for record in done}
+    told: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
     for decoder in decoders:
-        name, made_of = str(decoder), identity_of_decoder(decoder).get("made_of")
+        name, made_of = str(decoder), identify_decoder(decoder).get("made_of")
         if told.setdefault(name, made_of) != made_of:
             raise BadInput(f"{name} is the name of two different decoders; rename one, or name another file (--out)")
-        if made_of and len(made_of) > 1 and any(record.signature["decoder"] == name for record in done):
+        if made_of and len(made_of) > 1 and any(record.signature.decoder == name for record in done):
             raise BadInput(
                 f"{out} holds records of {name} already, and it cannot be told from others: {', '.join(made_of[1:])} "
                 "cannot be read; name another file (--out)"
@@ -247,7 +255,7 @@ def describe_job(job: Job, name: str | None = None) -> dict[str, Any]:
     prefixes = sha256()
     for context in job.contexts:
         prefixes.update(json.dumps(context.prefix.tolist()).encode())
-    model = {**identity(job.model), "behaviour": behaviour(job.model, first_prefixes(job.contexts), job.max_steps)}
+    model = {**identify(job.model), "behaviour": hash_behaviour(job.model, first_prefixes(job.contexts), job.max_steps)}
     return {
         "eosin": eosin.__version__,
         "torch": torch.__version__,
@@ -263,8 +271,8 @@ def describe_job(job: Job, name: str | None = None) -> dict[str, Any]:
 def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
     """Whether nothing can be added to a file: another version may count differently, or mistake the model."""
     certificates = list(read_certificates(cycles_path(path))) if cycles_path(path).exists() else []
-    models = [*(record.signature.get("model", {}) for record in there), *(each.model for each in certificates)]
-    versions = {release_line(record.signature.get("eosin")) for record in there}
+    models = [*(record.signature.table.get("model", {}) for record in there), *(each.model for each in certificates)]
+    versions = {release_line(record.signature.eosin) for record in there}
     return bool(versions - {release_line(eosin.__version__)}) or not all("parts" in model for model in models)
 
 
@@ -275,8 +283,9 @@ def release_line(version: str | None) -> str:
 
 def start_over(path: Path) -> None:
     """Set aside records and certificates of another version. They can still be reported."""
-    kept = [set_aside(each) for each in (path, cycles_path(path)) if each.exists()]
-    cycles_path(path).unlink(missing_ok=True)
+    kept = [keep_copy(each) for each in (path, cycles_path(path)) if each.exists()]
+    for each in (path, cycles_path(path)):
+        each.unlink(missing_ok=True)
     logger.warning(
         "%s holds records of another version of eosin: this audit starts over, and they are kept as %s",
         path,
@@ -286,21 +295,19 @@ def start_over(path: Path) -> None:
 
 def check_records(there: list[Record], out: Path | str | None, signature: dict[str, Any]) -> list[Record]:
     """The records of a file, each shard once, if all of them are of this audit."""
-    if any(not {"decoder", "shard"} <= record.signature.keys() for record in there):
-        raise BadInput(f"{out} holds a record without decoder or shard; move that file away, or name another (--out)")
     unreadable, name = signature["model"].get("unreadable"), signature["model"].get("name")
     if there and unreadable and name is None:
         raise BadInput(
             f"{out} holds records already, and this model cannot be told from others: {', '.join(unreadable)} cannot "
             "be read; give the model a name (name=...), always the same one, or name another file (--out)"
         )
-    records = list({(r.signature["decoder"], r.signature["shard"]): r for r in there}.values())
+    records = list({(record.signature.decoder, record.signature.shard): record for record in there}.values())
     for record in records:
         for key, value in signature.items():
-            if key != "eosin" and record.signature.get(key) != value:
+            if key != "eosin" and record.signature.table.get(key) != value:
                 raise BadInput(
-                    f"{out} holds records of another audit: {key} is {record.signature.get(key)!r} there and {value!r} "
-                    "here; use the same settings, move that file away, or name another (--out)"
+                    f"{out} holds records of another audit: {key} is {record.signature.table.get(key)!r} there and "
+                    f"{value!r} here; use the same settings, move that file away, or name another (--out)"
                 )
     return records
 
@@ -314,19 +321,10 @@ def open_records(out: Path | str | None) -> Iterator[tuple[list[Record], Callabl
     path = Path(out)
     if path == cycles_path(path):
         raise BadInput(f"{path}: this ending is that of the certificates beside the records; name another file (--out)")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        locked_file(file, f"another audit is writing to {path}; wait for it, or name another file (--out)")
-        there = list(read_records(path))
-        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    lock = path.with_name(path.name + ".lock")
+    with hold_lock(lock, f"another audit is writing to {path}; wait for it, or name another file (--out)"):
+        there = list(read_records(path)) if path.exists() else []
         if is_of_another_version(path, there):
             start_over(path)
-            file.truncate(0)
             there = []
-
-        def write(record: Record) -> None:
-            file.write(record.written() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-        yield there, write
+        yield there, lambda record: append_lines(path, [record.to_line()])

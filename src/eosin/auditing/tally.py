@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
 from jaxtyping import Int
+from msgspec import structs
 
 from eosin.causes import Cause
 from eosin.decoding.loops import Tail, extend, find_tail, rotate_cycle, tail_of
@@ -71,7 +71,7 @@ class Tally:
         cycle = rotate_cycle(tokens[len(tokens) - tail.period :].tolist())
         loop = LoopCount(onset=Spread.of(tail.onset), example=completion.index)
         if completion.proof is not None:
-            loop = replace(loop, proved=Spread.of(completion.steps), proofs=frozenset([completion.proof.by]))
+            loop = structs.replace(loop, proved=Spread.of(completion.steps), proofs=frozenset([completion.proof.by]))
         elif len(self.examples) < MOST_EXAMPLES:
             self.examples.setdefault(cycle, completion)
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
@@ -98,7 +98,7 @@ class Tally:
             ngrams=self.ngrams,
             repeated=self.repeated,
             hashes=tuple(sorted(self.hashes)[:SMALLEST_HASHES]),
-            outcomes=() if self.weights.sums else (Outcomes(self.start, tuple(map(bool, self.unended))),),
+            outcomes=() if self.weights.sums else (Outcomes.pack(self.start, list(map(bool, self.unended))),),
             weights=self.weights,
             cut=self.cut,
         )

@@ -26,10 +26,12 @@ from eosin.events import Event, Watch
 from eosin.models.checkpoint import TWINS
 from eosin.outcome import Completion
 from eosin.proofs.saved_cycles import cycles_path
-from eosin.records.record import ALL, Record, lines_of, read_records
-from eosin.report.audits import by_decoder, loops
-from eosin.report.tables import as_text
-from eosin.storage.files import real, write_text
+from eosin.records.record import Record, read_records
+from eosin.records.signature import ALL
+from eosin.report.audits import tabulate_decoders, tabulate_loops
+from eosin.report.tables import render_text
+from eosin.storage.files import resolve_path, write_text
+from eosin.storage.json_lines import read_lines
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records go to a file as
 shards of contexts are finished; the same command again shows them, and goes on with what is missing. `demo` (a
@@ -132,7 +134,8 @@ def audited(name: str, options: argparse.Namespace) -> tuple[Audit, Path | None]
     out = options.out
     if out is None and subject.audits is not None:
         out = subject.audits / default_name(options, len(prefixes))
-    if out and options.completions and real(options.completions) in (real(out), real(cycles_path(out))):
+    written = [resolve_path(path) for path in (out, cycles_path(out))] if out else []
+    if options.completions and resolve_path(options.completions) in written:
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
     about = {**subject.describe(), "contexts_from": origin_of(options), "dtype": options.dtype}
     try:
@@ -180,9 +183,9 @@ def default_name(options: argparse.Namespace, count: int) -> str:
 def described(found: list[tuple[Audit, Path | None]]) -> str:
     """For people: the table, the loops, and where all of it is."""
     records = [record for result, _ in found for record in result.by_decoder.values()]
-    parts = [as_text(replace(by_decoder(records), title=""))]
+    parts = [render_text(replace(tabulate_decoders(records), title=""))]
     if any(record.counts.loops for record in records):
-        parts += ["", as_text(replace(loops(records), title="loops"))]
+        parts += ["", render_text(replace(tabulate_loops(records), title="loops"))]
     if not all(result.steady for result, _ in found):
         parts += ["", "the bits of this model depend on the batch: near-ties may fall otherwise with another --pool"]
     for out in (out for _, out in found if out):
@@ -241,20 +244,20 @@ def going_on(path: Path, records: Path | None) -> IO[str]:
 
 def kept_completions(path: Path, records: Path | None) -> list[str]:
     finished = counted(records)
-    lines = lines_of(path, "completions") if path.exists() else []
+    lines = read_lines(path, "completions") if path.exists() else []
     return [line for line in lines if of_shard(line, path, finished)]
 
 
 def counted(records: Path | None) -> set[tuple[str, int]]:
     """Decoder and number of every context that has been counted."""
     finished = list(read_records(records)) if records and records.exists() else []
-    return {(record.signature["decoder"], context) for record in finished for context in contexts_of(record)}
+    return {(record.signature.decoder, context) for record in finished for context in contexts_of(record)}
 
 
 def contexts_of(record: Record) -> range:
-    if record.signature["shard"] == ALL:
+    if record.signature.shard == ALL:
         return range(record.counts.contexts)
-    first, last = map(int, record.signature["shard"].split("-"))
+    first, last = map(int, record.signature.shard.split("-"))
     return range(first, last + 1)
 
 
@@ -286,13 +289,13 @@ def summary(result: Audit) -> dict[str, dict[str, Any]]:
     """For machines."""
     found = {}
     for decoder, record in result.by_decoder.items():
-        ratio = record.counts.ratio(record.signature["max_steps"])
+        ratio = record.ratio
         found[decoder] = {
             "ratio": ratio.value,
             "interval": ratio.interval(),
             "contexts": record.counts.contexts,
             "causes": record.counts.causes,
             "tokens": record.counts.tokens,
-            "loops": [{"tokens": tokens, **loop.written()} for tokens, loop in record.counts.loops.items()],
+            "loops": [{"tokens": tokens, **loop.to_table()} for tokens, loop in record.counts.loops.items()],
         }
     return found

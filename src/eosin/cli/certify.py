@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from eosin.auditing.identity import differences, identity
+from eosin.auditing.identity import find_differences, identify
 from eosin.cli.subjects import Subject, add_subject_options, open_subject
 from eosin.cli.terminal import printable
 from eosin.contracts import Generative
@@ -82,10 +82,11 @@ def as_certified(model: Any, certificates: list[CertifiedCycle]) -> Any:
     """The model in the precision in which its weights are those of the certificates."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         converted = copy.deepcopy(model).to(dtype)
-        here = identity(converted)
-        if not any(differences(certificate.model, here) for certificate in certificates):
+        here = identify(converted)
+        if not any(find_differences(certificate.model, here) for certificate in certificates):
             return converted
-    differing = {key: None for certificate in certificates for key in differences(certificate.model, identity(model))}
+    here = identify(model)
+    differing = {key: None for certificate in certificates for key in find_differences(certificate.model, here)}
     raise BadInput(f"the certificate is of another model, which differs from this run in: {', '.join(differing)}")
 
 

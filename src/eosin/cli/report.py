@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from eosin.errors import BadInput
-from eosin.records.reading import Filed, load_records
-from eosin.records.statistics import contexts_for_width, contexts_needed
-from eosin.report.audits import at_limits, by_decoder, histogram, loops, quantiles, survival
-from eosin.report.comparison import paired
-from eosin.report.initialisations import across_models, several
-from eosin.report.overview import page_of
+from eosin.records.reading import FiledRecord, load_records
+from eosin.records.statistics import count_contexts_for_bound, count_contexts_for_width
+from eosin.report.audits import (
+    tabulate_decoders,
+    tabulate_histogram,
+    tabulate_limits,
+    tabulate_loops,
+    tabulate_quantiles,
+    tabulate_survival,
+)
+from eosin.report.comparison import compare_audits
+from eosin.report.initialisations import has_several_models, tabulate_models
+from eosin.report.overview import build_page
 from eosin.report.tables import RENDERINGS, Table
-from eosin.storage.files import real, write_text
+from eosin.storage.files import resolve_path, write_text
 
 DESCRIPTION = """RECORDS are files that `eosin audit` wrote, run directories, or folders of either. Nothing is decoded,
 and torch need not be installed. Without an option that names a table: the ratios by decoder, and if there are several
@@ -102,34 +109,34 @@ def run(options: argparse.Namespace) -> None:
         found = load_records(options.records)
         said, files = (
             rendered(tables(options, found), options),
-            {real(path) for each in found for path in each.files},
+            {resolve_path(path) for each in found for path in each.files},
         )
     if options.out is None:
         print(said)
-    elif real(options.out) in files:
+    elif resolve_path(options.out) in files:
         raise BadInput(f"--out {options.out} is a file of records, which would be lost; name another")
     else:
         written(options.out, said)
 
 
-def tables(options: argparse.Namespace, found: list[Filed]) -> list[Table]:
+def tables(options: argparse.Namespace, found: list[FiledRecord]) -> list[Table]:
     """Those that were asked for."""
     records = [filed.record for filed in found]
     if not records:
         raise BadInput("name files of records, run directories or folders; `eosin audit` makes records")
     chosen = {
-        across_models: options.models,
-        survival: options.survival,
-        quantiles: options.lengths,
-        histogram: options.lengths,
-        loops: options.loops,
+        tabulate_models: options.models,
+        tabulate_survival: options.survival,
+        tabulate_quantiles: options.lengths,
+        tabulate_histogram: options.lengths,
+        tabulate_loops: options.loops,
     }
     asked = [make(records) for make, wanted in chosen.items() if wanted]
     if options.at:
-        asked.append(at_limits(records, options.at))
+        asked.append(tabulate_limits(records, options.at))
     if options.compare:
-        asked.append(paired(found, *options.compare).table)
-    return asked or [by_decoder(records), *([across_models(records)] if several(records) else [])]
+        asked.append(compare_audits(found, *options.compare).table)
+    return asked or [tabulate_decoders(records), *([tabulate_models(records)] if has_several_models(records) else [])]
 
 
 def rendered(tables: list[Table], options: argparse.Namespace) -> str:
@@ -144,11 +151,11 @@ def for_machines(table: Table) -> dict[str, Any]:
 
 def page_written(options: argparse.Namespace) -> str:
     found = load_records(options.records)
-    files = {real(path) for each in found for path in each.files}
-    if real(options.html) in files | {real(path) for path in [*options.completions, *options.traces]}:
+    files = {resolve_path(path) for each in found for path in each.files}
+    if resolve_path(options.html) in files | {resolve_path(path) for path in [*options.completions, *options.traces]}:
         raise BadInput(f"--html {options.html} is a file that the page is made of; name another")
-    made = page_of([each.record for each in found], options.completions, options.traces)
-    written(options.html, made.html())
+    made = build_page([each.record for each in found], options.completions, options.traces)
+    written(options.html, made.render())
     return json.dumps({"page": str(options.html)}) if options.json else f"{options.html}: open it in a browser"
 
 
@@ -159,12 +166,12 @@ def needed(options: argparse.Namespace) -> str:
     if options.records:
         raise BadInput("--contexts-for needs no records: it says how many contexts to audit before there are any")
     ratio, half = options.contexts_for, options.half_width
-    counts = {"below": contexts_needed(ratio)}
+    counts = {"below": count_contexts_for_bound(ratio)}
     lines = [
         f"{counts['below']:,} contexts, all of which end, show with 95% confidence that the ratio is below {ratio:g}"
     ]
     if half is not None:
-        counts["within"] = contexts_for_width(ratio, half)
+        counts["within"] = count_contexts_for_width(ratio, half)
         lines.append(f"{counts['within']:,} contexts give a 95% interval of about {ratio:g} ± {half:g}")
     return json.dumps({"contexts": counts}) if options.json else "\n".join(lines)
 

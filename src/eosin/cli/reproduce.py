@@ -23,8 +23,14 @@ from eosin.paper.plan import Plan
 from eosin.paper.presets import load_preset, preset_names
 from eosin.paper.rendering import OVERVIEW, PAGE, PLAN, Shown, check_free, write_plan
 from eosin.paper.results import PIECES, Entry, Results, locked
-from eosin.report.tables import Table, as_text
-from eosin.settings import build, get_section, lists_to_tuples, parse_assignment, read_toml
+from eosin.report.tables import Table, render_text
+from eosin.settings import (
+    build,
+    get_section,
+    lists_to_tuples,
+    parse_assignment,
+    read_toml,
+)
 
 if TYPE_CHECKING:
     from eosin.paper.execution import Workshop
@@ -330,7 +336,7 @@ def listed(plan: Plan, results: Results, options: argparse.Namespace) -> str:
 
 
 def described(tables: dict[str, list[Table]], folder: Path, tables_only: bool) -> str:
-    parts = [as_text(table) for made in tables.values() for table in made]
+    parts = [render_text(table) for made in tables.values() for table in made]
     there = [
         OVERVIEW,
         "tables/",

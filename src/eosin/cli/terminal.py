@@ -10,7 +10,7 @@ from eosin.report import tables
 def printable(text: str) -> str:
     """The text with control characters, and letters that the terminal does not have, written as escapes."""
     encoding = sys.stdout.encoding or "utf-8"
-    return tables.printable(text).encode(encoding, "backslashreplace").decode(encoding)
+    return tables.make_printable(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def format_duration(seconds: float) -> str:

@@ -18,7 +18,7 @@ from eosin.decoding.loops import Tail, find_tail
 from eosin.decoding.trace import Step, Trace, trace
 from eosin.errors import BadInput
 from eosin.models.checkpoint import TWINS
-from eosin.report.tables import Column, Table, as_text
+from eosin.report.tables import Column, Table, render_text
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. One context is decoded;
 for each step there is a line with the chosen token, its probability, the probability of eos and its rank (1 is the
@@ -121,7 +121,7 @@ def table(found: Trace, tokenizer: Any, options: argparse.Namespace) -> list[str
     first, last = shares(len(found.steps), options)
     left_out = len(found.steps) - first - last
     steps = (*found.steps[:first], *found.steps[first + left_out :])
-    lines = as_text(Table(COLUMNS, tuple(cells(step, tokenizer) for step in steps))).splitlines()
+    lines = render_text(Table(COLUMNS, tuple(cells(step, tokenizer) for step in steps))).splitlines()
     if left_out:
         lines.insert(first + 1, f"... {left_out:,} steps ... (--all shows them)")
     return lines

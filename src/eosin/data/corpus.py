@@ -24,7 +24,7 @@ from eosin.data.sources import BUNDLED, CONTEXTS, SPLITS
 from eosin.data.tokenizer import TOKENIZATIONS, UNK_ID, Tokenizer
 from eosin.errors import BadInput
 from eosin.settings import Table, build, check_known, get_section, read_toml
-from eosin.storage.tensors import digest_of, load_tensors
+from eosin.storage.tensors import hash_tensors, load_tensors
 
 DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
 OF_MODEL = "hf:"
@@ -203,4 +203,4 @@ def parse_layout(table: Table) -> Layout:
 
 def hash_corpus(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe, layout: Layout) -> str:
     unusual = "" if layout == PAPER else repr(layout)
-    return digest_of(tensors, f"{recipe.context} {tokenizer.to_json()}{unusual}")
+    return hash_tensors(tensors, f"{recipe.context} {tokenizer.to_json()}{unusual}")

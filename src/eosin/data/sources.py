@@ -15,7 +15,7 @@ from typing import Any
 
 from eosin.data.tokenizer import RESERVED
 from eosin.errors import BadInput
-from eosin.storage.files import digest_of_files
+from eosin.storage.files import hash_files
 
 SPLITS = ("train", "valid", "test")
 CONTEXTS = (*SPLITS, "random")
@@ -50,7 +50,7 @@ class Source:
         return join_paragraphs(read_lines(path, empty=True))
 
     def digest(self) -> str:
-        files = digest_of_files([self.paths[split] for split in SPLITS])
+        files = hash_files([self.paths[split] for split in SPLITS])
         return files if self.most is None else f"{files}@{self.most}"
 
 

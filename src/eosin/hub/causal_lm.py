@@ -41,7 +41,7 @@ class CausalLM(nn.Module):
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self._takes = frozenset(inspect.signature(model.forward).parameters)
 
-    by_the_way = (
+    not_in_identity = (
         "_name_or_path", "name_or_path", "transformers_version", "dtype", "_commit_hash", "_takes",
         "_original_object_hash",  # another one in each process
     )  # fmt: skip

@@ -21,7 +21,7 @@ from eosin.errors import BadInput
 from eosin.paper.exhibits import FOLDER, Exhibit, Shown, exhibit_names, filled_in, load_exhibit
 from eosin.paper.plan import Bundled, Plan, Training
 from eosin.paper.results import Results
-from eosin.records.differences import Difference, combine, distance, paired, unpaired
+from eosin.records.differences import Difference, combine, compare_paired, compare_unpaired, wasserstein_distance
 from eosin.records.record import Record
 from eosin.records.statistics import Ratio, compare
 from eosin.report.tables import Column, Table, Value
@@ -242,7 +242,7 @@ class Falls(Compares):
     def compare(self, first: Record, second: Record) -> Difference:
         one, other = first.counts.unended, second.counts.unended
         both = sorted(one.keys() & other.keys())
-        return paired(compare([one[context] for context in both], [other[context] for context in both]))
+        return compare_paired(compare([one[context] for context in both], [other[context] for context in both]))
 
     def value(self, measured: Record) -> float:
         return 100 * ratio_of(measured).value
@@ -288,7 +288,7 @@ class Nearer(Compares):
         return super().is_measured() and bool(self.evidence.data_lengths(self.claim.models))
 
     def distance(self, record: Record) -> tuple[float, float]:
-        return distance(all_lengths(record), self.evidence.data_lengths(self.claim.models))
+        return wasserstein_distance(all_lengths(record), self.evidence.data_lengths(self.claim.models))
 
     def compare(self, first: Record, second: Record) -> Difference:
         (near, error), (far, other_error) = self.distance(first), self.distance(second)
@@ -320,7 +320,8 @@ class Alike(Rule):
 
     def difference(self, case: Case) -> Difference:
         first, second = (self.evidence.records(each) for each in (self.claim.cases[0], case))
-        return combine([unpaired(ratio_of(first[seed]), ratio_of(second[seed])) for seed in self.shared_seeds()])
+        seeds = self.shared_seeds()
+        return combine([compare_unpaired(ratio_of(first[seed]), ratio_of(second[seed])) for seed in seeds])
 
 
 RULES: dict[str, type[Rule]] = {
@@ -338,7 +339,7 @@ RULES: dict[str, type[Rule]] = {
 
 def ratio_of(record: Record) -> Ratio:
     """r_L at the limit of the audit, counted."""
-    found = record.counts.ratio(record.signature["max_steps"])
+    found = record.ratio
     if not isinstance(found, Ratio):
         raise BadInput("a claim is judged from counts, and these records are estimates of survival")
     return found
@@ -356,7 +357,7 @@ def mean_share(records: dict[int, Record]) -> Difference:
 
 def all_lengths(record: Record) -> dict[int, int]:
     """How many completions have each length; those that did not end have that of the limit."""
-    counts, limit = record.counts, record.signature["max_steps"]
+    counts, limit = record.counts, record.signature.max_steps
     lengths = dict(counts.ended)
     lengths[limit] = lengths.get(limit, 0) + counts.contexts - sum(lengths.values())
     return lengths
@@ -364,13 +365,13 @@ def all_lengths(record: Record) -> dict[int, int]:
 
 def check_same_contexts(claim: Claim, records: Sequence[Record]) -> None:
     """Records on contexts of one kind must be of the same contexts and the same limit."""
-    for first, second in itertools.pairwise(sorted(records, key=lambda record: record.signature["contexts_from"])):
-        alike = ["max_steps", *["contexts"] * (first.signature["contexts_from"] == second.signature["contexts_from"])]
+    for first, second in itertools.pairwise(sorted(records, key=lambda record: record.signature.contexts_from or "")):
+        alike = ["max_steps", *["contexts"] * (first.signature.contexts_from == second.signature.contexts_from)]
         for key in alike:
-            if first.signature.get(key) != second.signature.get(key):
+            if first.signature.table.get(key) != second.signature.table.get(key):
                 raise BadInput(
-                    f"{claim.says}: records of different {key} cannot be compared, {first.signature.get(key)} of "
-                    f"{first.signature['run']} and {second.signature.get(key)} of {second.signature['run']}; "
+                    f"{claim.says}: records of different {key} cannot be compared, {first.signature.table.get(key)} of "
+                    f"{first.signature.run} and {second.signature.table.get(key)} of {second.signature.run}; "
                     "audit both on the same text, with the same limit"
                 )
 

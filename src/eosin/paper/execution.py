@@ -33,8 +33,9 @@ from eosin.models.checkpoint import WEIGHTS
 from eosin.paper.exhibits import model_file
 from eosin.paper.plan import TRACED, Audit, Bundled, Corpus, Examples, Piece, Plan, Training
 from eosin.paper.results import Entry, Results, whole_records
-from eosin.records.record import Record, lines_of, read_records
-from eosin.storage.files import BUNDLED_RUNS, digest_of_files, write_text
+from eosin.records.record import Record, read_records
+from eosin.storage.files import BUNDLED_RUNS, hash_files, write_text
+from eosin.storage.json_lines import read_lines
 from eosin.storage.tensors import load_tensors
 from eosin.training.config import merge_settings, read_settings
 from eosin.training.evaluation import evaluate
@@ -96,7 +97,7 @@ class Workshop:
         name, folder = run.partition("@")[0], self.folder(run)
         entry = self.results.training(name)
         known = entry.get("weights") if entry and self.results.standing(name) == run else None
-        if known not in (None, digest_of_files([folder / WEIGHTS])):
+        if known not in (None, hash_files([folder / WEIGHTS])):
             raise BadInput(
                 f"{folder} has other weights than the {name} that {self.results.folder} has results of; "
                 "name the folder of that run (--runs), or another for the results (--out)"
@@ -183,7 +184,7 @@ def measure_bundled(shop: Workshop, piece: Bundled) -> Entry:
     return {
         "finished": True,
         "perplexity": {"test": shop.perplexity(model, opened.corpus, "test", None)},
-        "weights": digest_of_files([folder / WEIGHTS]),
+        "weights": hash_files([folder / WEIGHTS]),
         "settings": opened.origin["settings"],
         "best_epoch": best_epoch(folder),
         "epochs": opened.settings.training.epochs,
@@ -212,10 +213,10 @@ def best_epoch(folder: Path) -> int:
 def progress_of(folder: Path) -> Entry:
     """How a run went: its epochs, how long they took, and under what conditions."""
     notes = load_tensors(folder / RESUME)[1]
-    log = [json.loads(line) for line in lines_of(folder / LOG, "events")]
+    log = [json.loads(line) for line in read_lines(folder / LOG, "events")]
     epochs = [event for event in log if event["event"] == "epoch"]
     return {
-        "weights": digest_of_files([folder / WEIGHTS]),
+        "weights": hash_files([folder / WEIGHTS]),
         "settings": open_run(folder).origin["settings"],
         "best_epoch": best_epoch(folder),
         "epochs": len(epochs),
@@ -278,7 +279,7 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
             f"{out} does not add up: the counts of {uncounted[0]} are not those of {len(prefixes)} contexts; "
             "remove that file, and it is made anew"
         )
-    write_text(out, "".join(record.written() + "\n" for record in [*whole.values(), *unfinished(out, whole)]))
+    write_text(out, "".join(record.to_line() + "\n" for record in [*whole.values(), *unfinished(out, whole)]))
     if not piece.floor:
         return {}
     lines = opened.settings.measured_lines
@@ -287,12 +288,12 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
 
 def threads_before(out: Path) -> int | None:
     """Sums depend on how many threads share them, so an audit goes on with as many as it was begun with."""
-    return next((record.signature.get("threads") for record in read_records(out)), None) if out.is_file() else None
+    return next((record.signature.threads for record in read_records(out)), None) if out.is_file() else None
 
 
 def unfinished(out: Path, whole: dict[str, Record]) -> list[Record]:
     """The shards of decoders that an earlier audit was not through with; all others are one record now."""
-    return [record for record in read_records(out) if record.signature["decoder"] not in whole]
+    return [record for record in read_records(out) if record.signature.decoder not in whole]
 
 
 def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:

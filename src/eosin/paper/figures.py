@@ -14,7 +14,7 @@ from eosin.errors import BadInput
 from eosin.paper.exhibits import Shown, is_number
 from eosin.paper.tables import View, length_distributions, ratio, records_tried, test_perplexities
 from eosin.records.record import Record
-from eosin.report.audits import percent, ratio_of
+from eosin.report.audits import to_percent
 from eosin.storage.files import write_bytes
 
 ENDINGS = ("pdf", "svg", "png")
@@ -77,7 +77,7 @@ def curves(view: View, found: list[tuple[str, str, Record]], axes: Any) -> None:
     styles = dict(zip((shown.label for shown in view.exhibit.models), itertools.cycle(LINES), strict=False))
     for label, decoder, record in found:
         steps = sorted({1, limit, *(step for step in record.counts.ended if step < limit)})
-        shares = [percent(record.counts.ratio(step)) for step in steps]
+        shares = [to_percent(record.counts.ratio(step)) for step in steps]
         look = {"color": f"C{view.exhibit.decoders.index(decoder)}", "linestyle": styles[label], "linewidth": 1}
         axes.plot(steps, shares, drawstyle="steps-post", label=f"{label}, {decoder}", **look)
     axes.set(xscale="log", xlabel="$L$", ylabel="$r_L$ (%)", ylim=(0, 100))
@@ -135,7 +135,7 @@ def tried_ratios(view: View) -> list[tuple[str, list[tuple[float, list[float]]]]
 
 
 def ratios_tried(view: View, shown: Shown, values: dict[str, Any], decoder: str) -> list[float]:
-    return [percent(ratio_of(record)) for record in records_tried(view, shown.model, values, decoder)]
+    return [to_percent(record.ratio) for record in records_tried(view, shown.model, values, decoder)]
 
 
 def sweep_points(view: View, found: list[tuple[str, list[tuple[float, list[float]]]]], axes: Any) -> None:

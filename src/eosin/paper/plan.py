@@ -20,7 +20,7 @@ from eosin.data.sources import BUNDLED, open_source
 from eosin.paper.exhibits import Exhibit, Pair, Shown, model_file
 from eosin.paper.presets import Preset
 from eosin.settings import label_settings, list_changes, merge, parse_assignment, read_with_bases
-from eosin.storage.files import BUNDLED_RUNS, digest_of_files
+from eosin.storage.files import BUNDLED_RUNS, hash_files
 
 TRACED = 300
 """Steps that are kept of an example that does not end, from where it begins to repeat."""
@@ -333,7 +333,7 @@ def digest_of_settings(model: str, changes: Changes) -> str:
 @cache
 def digest_of_bundled(run: str) -> str:
     """Of the files of a run that comes with the package; empty where there is no run."""
-    return digest_of_files(sorted((BUNDLED_RUNS / run).iterdir()))[:16] if run else ""
+    return hash_files(sorted((BUNDLED_RUNS / run).iterdir()))[:16] if run else ""
 
 
 @cache

@@ -26,11 +26,25 @@ from eosin.paper.tables import (
     test_perplexities,
 )
 from eosin.records.record import Record
-from eosin.report.audits import loops
-from eosin.report.charts import Chart, length_chart, price_chart, ratio_chart, survival_charts
-from eosin.report.page import Page, Said
-from eosin.report.tables import RENDERINGS, Column, Table, as_markdown, one_decimal, whole
-from eosin.report.verdict import verdict as report_verdict
+from eosin.report.audits import tabulate_loops
+from eosin.report.charts import (
+    Chart,
+    chart_lengths,
+    chart_prices,
+    chart_ratios,
+    chart_survival,
+)
+from eosin.report.page import Page
+from eosin.report.tables import (
+    RENDERINGS,
+    Column,
+    Table,
+    format_count,
+    format_one_decimal,
+    render_markdown,
+)
+from eosin.report.verdict import Sentence
+from eosin.report.verdict import write_verdict as report_verdict
 from eosin.settings import check_known
 from eosin.storage.files import write_text
 
@@ -78,7 +92,7 @@ class Shown:
         """The figures, and then the page that says of what they are."""
         for view in self.views:
             draw(view, self.figures)
-        write_text(self.results.folder / PAGE, page(self).html())
+        write_text(self.results.folder / PAGE, page(self).render())
 
     def write(self) -> None:
         """Every table in every format, and all of them on one page of Markdown."""
@@ -118,8 +132,8 @@ def overview(shown: Shown) -> str:
         f"{preset.about[0].upper()}{preset.about[1:]}. Made by `{command(shown)}` from the records beside this "
         "file; no number was typed. `eosin reproduce --out FOLDER --as-is` makes the tables and figures anew, and "
         "report.html, a page; with `--tables-only` it makes the tables only.",
-        *(as_markdown(table) for made in shown.tables.values() for table in made),
-        as_markdown(took(shown.results)),
+        *(render_markdown(table) for made in shown.tables.values() for table in made),
+        render_markdown(took(shown.results)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -139,8 +153,8 @@ def command(shown: Shown) -> str:
 def took(results: Results) -> Table:
     columns = (
         Column("piece", left=True),
-        Column("minutes", one_decimal),
-        Column("epochs", whole),
+        Column("minutes", format_one_decimal),
+        Column("epochs", format_count),
         Column("precision", left=True),
         Column("machine", left=True),
     )
@@ -167,16 +181,16 @@ def page(shown: Shown) -> Page:
     records = baseline_records(views, initialisations=1)
     tables = [table for name, made in shown.tables.items() if name != CLAIMS for table in made]
     if any(record.counts.loops for record in records):
-        tables.append(loops(records))
+        tables.append(tabulate_loops(records))
     first = "Charts are of the first initialisation of each model, unless they say otherwise."
     return Page(
         title=f"Does it stop? The paper reproduced: {name}",
-        verdict=[*verdict(views), *map(Said, [*beside_the_paper(tables), *unfinished(views)])],
+        verdict=[*verdict(views), *map(Sentence, [*beside_the_paper(tables), *unfinished(views)])],
         charts=list(charts(views, records)),
         summary=shown.tables.get(CLAIMS, ()),
         tables=tables,
         examples=list(examples(views)),
-        made_of=[f"Made by {command(shown)}.", *([first] if len(shown.plan.seeds) > 1 else [])],
+        sources=[f"Made by {command(shown)}.", *([first] if len(shown.plan.seeds) > 1 else [])],
         digest=shown.digest,
     )
 
@@ -223,17 +237,17 @@ def records_elsewhere(shown: Sequence[View]) -> list[Record]:
 
 
 def charts(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Chart]:
-    plain = [record for record in records if "temperature" not in record.signature["decoder"]]
+    plain = [record for record in records if "temperature" not in record.signature.decoder]
     if plain:
-        yield ratio_chart(plain)
-        yield from survival_charts(plain)
+        yield chart_ratios(plain)
+        yield from chart_survival(plain)
     for view in shown:
         if view.exhibit.kind == "lengths":
-            yield length_chart(length_distributions(view))
+            yield chart_lengths(length_distributions(view))
         if view.exhibit.kind == "heads":
             points = [(model.label, model.head, measured, share) for model, measured, share in priced(view)]
             if points:
-                yield price_chart(view.exhibit.title, view.only_decoder(), points)
+                yield chart_prices(view.exhibit.title, view.only_decoder(), points)
 
 
 def examples(shown: Sequence[View]) -> Iterator[Entry]:
@@ -245,7 +259,7 @@ def examples(shown: Sequence[View]) -> Iterator[Entry]:
                 yield {**each, "group": group}
 
 
-def verdict(shown: Sequence[View]) -> Iterator[Said]:
+def verdict(shown: Sequence[View]) -> Iterator[Sentence]:
     """Does it stop, how often not, what fixes it, at what price; of all initialisations."""
     yield from report_verdict(baseline_records(shown), records_elsewhere(shown))
     for view in shown:
@@ -253,7 +267,7 @@ def verdict(shown: Sequence[View]) -> Iterator[Said]:
             yield from prices(view)
 
 
-def prices(view: View) -> Iterator[Said]:
+def prices(view: View) -> Iterator[Sentence]:
     """What remedies cost in perplexity, against the softmax of the same model."""
     baselines = [shown for shown in view.exhibit.models if shown.head == "softmax" and test_perplexities(view, shown)]
     for baseline in baselines:
@@ -262,10 +276,10 @@ def prices(view: View) -> Iterator[Said]:
         fixes = [f"{shown.head} ({measured:.1f})" for shown, measured, share in remedies if not share]
         left = [f"{shown.head} ({share:.2f}% had not)" for shown, _, share in remedies if share]
         if fixes:
-            yield Said(
+            yield Sentence(
                 f"{baseline.model}, {view.only_decoder()}: it ended on every context with {', '.join(fixes)}. In "
                 f"brackets the test perplexity; that of softmax is {sum(before) / len(before):.1f}.",
                 "good",
             )
         if left:
-            yield Said(f"{baseline.model}, {view.only_decoder()}: not on every context with {', '.join(left)}.")
+            yield Sentence(f"{baseline.model}, {view.only_decoder()}: not on every context with {', '.join(left)}.")

@@ -12,7 +12,6 @@ The folder is read without torch, and holds all that the tables need: runs and c
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -24,11 +23,12 @@ from eosin.data.sources import SPLITS
 from eosin.errors import BadInput
 from eosin.paper.plan import Audit, Examples, Piece
 from eosin.records.reading import load_records
-from eosin.records.record import Record, lines_of, read_json
-from eosin.report.audits import missing
-from eosin.report.page import checked_step
+from eosin.records.record import Record
+from eosin.report.page import read_step
 from eosin.settings import check_kinds
-from eosin.storage.files import digest_of_files, locked_file
+from eosin.storage.files import hash_files
+from eosin.storage.json_lines import append_lines, parse_json, read_lines
+from eosin.storage.locks import hold_lock
 
 PIECES, LOCK = "pieces.jsonl", "lock"
 Entry = dict[str, Any]
@@ -68,7 +68,7 @@ class Results:
         self.entries: dict[str, Entry] = {}
         self._records: dict[Path, dict[str, Record]] = {}
         path = folder / PIECES
-        for number, line in enumerate(lines_of(path, "finished pieces") if path.is_file() else [], 1):
+        for number, line in enumerate(read_lines(path, "finished pieces") if path.is_file() else [], 1):
             entry = read_entry(line, number, path)
             self.entries[entry["name"]] = entry
 
@@ -97,14 +97,8 @@ class Results:
     def add(self, piece: Piece, result: Entry) -> None:
         """Remember that a piece is finished: a whole line at a time."""
         entry = {"name": piece.name, "key": piece.key, "what": piece.what, **result}
-        line = json.dumps(entry, sort_keys=True) + "\n"
-        path = self.folder / PIECES
-        kept = path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
-        with path.open("a", encoding="utf-8") as file:
-            file.truncate(kept)  # a line that a kill cut off
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        line = json.dumps(entry, sort_keys=True)
+        append_lines(self.folder / PIECES, [line])
         self.entries[piece.name] = json.loads(line)
         self._records.clear()
 
@@ -135,22 +129,22 @@ class Results:
 
     def examples(self, piece: Examples) -> list[Entry]:
         path = self.folder / piece.standing(self.standing).file
-        lines = lines_of(path, "examples") if path.is_file() else []
+        lines = read_lines(path, "examples") if path.is_file() else []
         try:
-            return [checked_example(read_json(line)) for line in lines]
+            return [checked_example(parse_json(line)) for line in lines]
         except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
             raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made anew") from error
 
     def digest(self, *what: object) -> str:
         """Of all results, and of what else is named."""
         files = sorted(path for kind in ("records", "examples") for path in self.folder.glob(f"{kind}/**/*.jsonl"))
-        written = json.dumps([self.entries, digest_of_files(files), *map(str, what)], sort_keys=True)
+        written = json.dumps([self.entries, hash_files(files), *map(str, what)], sort_keys=True)
         return sha256(written.encode()).hexdigest()[:16]
 
 
 def checked_example(example: Entry) -> Entry:
     words = {key: str(example[key]) for key in ("run", "decoder", "prefix")}
-    steps = [checked_step(*step) for step in example["steps"]]
+    steps = [read_step(*step) for step in example["steps"]]
     return {
         **example,
         **words,
@@ -162,7 +156,7 @@ def checked_example(example: Entry) -> Entry:
 
 def read_entry(line: str, number: int, path: Path) -> Entry:
     try:
-        entry = read_json(line)
+        entry = parse_json(line)
         check_kinds(entry, {**ALWAYS, **HELD[entry["what"]]})
         for name, kinds in INSIDE.get(entry["what"], {}).items():
             check_kinds(entry[name], kinds)
@@ -185,7 +179,7 @@ def are_counted(pairs: list[list[int]]) -> bool:
 def whole_records(path: Path) -> dict[str, Record]:
     """By decoder, those of a file that are through with all contexts."""
     found = [filed.record for filed in load_records([path])] if begun(path) else []
-    return {record.signature["decoder"]: record for record in found if not missing(record)}
+    return {record.signature.decoder: record for record in found if not record.missing}
 
 
 def check_own(record: Record, audit: Audit, path: Path, settings: str | None = None) -> None:
@@ -193,26 +187,21 @@ def check_own(record: Record, audit: Audit, path: Path, settings: str | None = N
     asked = {"run": audit.run, "contexts_from": audit.contexts, "max_steps": audit.max_steps}
     asked |= {"settings": settings} if settings else {}
     for name, value in asked.items():
-        if record.signature.get(name) != value:
+        there = record.signature.table.get(name)
+        if there != value:
             raise BadInput(
-                f"{path} holds records of another audit: {name} is {record.signature.get(name)!r} there, and should be "
+                f"{path} holds records of another audit: {name} is {there!r} there, and should be "
                 f"{value!r}; remove that file, and it is made anew"
             )
 
 
 def begun(path: Path) -> bool:
     """Whether there are records, and not only the line at which a kill came."""
-    return path.is_file() and bool(lines_of(path, "records"))
+    return path.is_file() and any(True for _ in read_lines(path, "records"))
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """One reproduction at a time in a folder; the lock goes with the process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        opened = (folder / LOCK).open("w")
-    except OSError as error:
-        raise BadInput(f"cannot write in {folder}: {error.strerror}; name another folder (--out)") from error
-    with opened as file:
-        locked_file(file, f"another process is at work in {folder}; wait for it, or name another (--out)")
+    with hold_lock(folder / LOCK, f"another process is at work in {folder}; wait for it, or name another (--out)"):
         yield

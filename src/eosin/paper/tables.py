@@ -20,9 +20,9 @@ from eosin.paper.exhibits import Exhibit, Shown, at_temperature
 from eosin.paper.plan import Examples, Plan
 from eosin.paper.results import Entry, Results
 from eosin.records.record import Record
-from eosin.records.statistics import across_initialisations, lengths
-from eosin.report.audits import Share, percent, percent_interval, ratio_of
-from eosin.report.tables import Column, Table, Value, one_decimal, two_decimals, whole
+from eosin.records.statistics import mean_and_deviation, summarize_lengths
+from eosin.report.audits import Share, to_percent, to_percent_interval
+from eosin.report.tables import Column, Table, Value, format_count, format_one_decimal, format_two_decimals
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class View:
 
 def measured_rows(columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> tuple[tuple[Value, ...], ...]:
     """Rows that have a number of ours, in a table that has columns for such numbers."""
-    places = [place for place, column in enumerate(columns) if column.shown is shown_ours]
+    places = [place for place, column in enumerate(columns) if column.format is shown_ours]
     return tuple(row for row in rows if not places or any(row[place] is not None for place in places))
 
 
@@ -119,7 +119,7 @@ def ours(values: Sequence[float], interval: tuple[float, float] | None, paper: P
     """
     if not values:
         return None
-    mean, deviation = across_initialisations(list(values))
+    mean, deviation = mean_and_deviation(list(values))
     if interval is None and len(values) == 1:
         return mean, mean, mean, 1, None if paper else 0
     counted = interval or (mean, mean)
@@ -167,19 +167,19 @@ def paper_column(heading: str) -> Column:
 
 def ratio(records: Sequence[Record], paper: Paper | None = None) -> Value:
     """r_L in percent, at the limit of the audit."""
-    return at_given_limit(records, records[0].signature["max_steps"], paper) if records else None
+    return at_given_limit(records, records[0].signature.max_steps, paper) if records else None
 
 
 def at_given_limit(records: Sequence[Record], limit: int, paper: Paper | None = None) -> Value:
     shares = [record.counts.ratio(limit) for record in records]
-    return ours([percent(share) for share in shares], mean_interval(shares), paper)
+    return ours([to_percent(share) for share in shares], mean_interval(shares), paper)
 
 
 def mean_interval(shares: Sequence[Share]) -> tuple[float, float] | None:
     """As wide as one audit's, however many there are: all were tried on the same contexts."""
     if not shares:
         return None
-    lows, highs = zip(*map(percent_interval, shares), strict=True)
+    lows, highs = zip(*map(to_percent_interval, shares), strict=True)
     return fmean(lows), fmean(highs)
 
 
@@ -210,7 +210,7 @@ def ratios_of(view: View, shown: Shown) -> Table:
         Column("decoder", left=True),
         our_column("r_L (%)"),
         paper_column("paper"),
-        Column("proved (%)", two_decimals),
+        Column("proved (%)", format_two_decimals),
         *LENGTH_COLUMNS,
     )
     rows: list[tuple[Value, ...]] = []
@@ -225,9 +225,9 @@ def ratios_of(view: View, shown: Shown) -> Table:
 # how long completions are, beside how many of them end
 
 LENGTH_COLUMNS = (
-    Column("mean length", one_decimal),
-    Column("median", one_decimal),
-    Column("loop cut (%)", one_decimal),
+    Column("mean length", format_one_decimal),
+    Column("median", format_one_decimal),
+    Column("loop cut (%)", format_one_decimal),
 )
 LENGTH_NOTE = 'Lengths are of completions that ended; of these, "loop cut" counts loops that eos cut short.'
 
@@ -254,7 +254,7 @@ def data_lengths(view: View) -> str:
     """The lengths of the data's own continuations, in words."""
     entries = (corpus_entry(view, shown.model) for shown in view.exhibit.models)
     entry = next(filter(None, entries), None)
-    found = lengths(dict(map(tuple, entry["lengths"]["test"]))) if entry else None
+    found = summarize_lengths(dict(map(tuple, entry["lengths"]["test"]))) if entry else None
     said = f" The data's continuations: mean {found.mean:.1f}, median {found.quantiles[MEDIAN]}." if found else ""
     return LENGTH_NOTE + said
 
@@ -289,7 +289,7 @@ def beside_the_paper(
     notes = (view.at_limit(), *notes)
     if any(shown.paper for shown in view.exhibit.models):
         return view.table(columns, rows, *notes, star)
-    own = [place for place, column in enumerate(columns) if column.shown is not shown_paper]
+    own = [place for place, column in enumerate(columns) if column.format is not shown_paper]
     return view.table([columns[i] for i in own], [tuple(row[i] for i in own) for row in rows], *notes)
 
 
@@ -298,7 +298,7 @@ def compared(table: Table) -> list[bool]:
     pairs = [
         (place, place + 1)
         for place, (left, right) in enumerate(itertools.pairwise(table.columns))
-        if (left.shown, right.shown) == (shown_ours, shown_paper)
+        if (left.format, right.format) == (shown_ours, shown_paper)
     ]
     both = ((row[mine], row[theirs]) for row in table.rows for mine, theirs in pairs)
     found = [mine[-1] for mine, theirs in both if isinstance(mine, tuple) and theirs is not None]
@@ -320,9 +320,9 @@ def perplexities(view: View) -> list[Table]:
         Column("split", left=True),
         our_column("perplexity"),
         paper_column("paper"),
-        Column("best epoch", whole),
+        Column("best epoch", format_count),
         Column("precision", left=True),
-        Column("minutes", whole),
+        Column("minutes", format_count),
     )
     rows: list[tuple[Value, ...]] = []
     for shown in view.exhibit.models:
@@ -362,7 +362,7 @@ def statistics(view: View) -> list[Table]:
 
 
 def _count(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else one_decimal(number)
+    return f"{number:,}" if isinstance(number, int) else format_one_decimal(number)
 
 
 def corpus_entry(view: View, model: str) -> Entry | None:
@@ -377,7 +377,7 @@ def grid(view: View) -> list[Table]:
         *(Column(name.split(".")[1], _setting) for name in names),
         our_column("valid perplexity"),
         *(our_column(f"{decoder} r_L (%)") for decoder in decoders),
-        Column("best epoch", whole),
+        Column("best epoch", format_count),
         Column("chosen by", left=True),
     )
     rows: list[tuple[Value, ...]] = []
@@ -418,9 +418,9 @@ def by_lengths(view: View) -> list[Table]:
     """Quantiles of the lengths of what ended, and of the data."""
     columns = (
         Column("lengths of", left=True),
-        Column("r_L (%)", two_decimals),
-        Column("mean", one_decimal),
-        *(Column(name, whole) for name in ("5%", "25%", "50%", "75%", "95%")),
+        Column("r_L (%)", format_two_decimals),
+        Column("mean", format_one_decimal),
+        *(Column(name, format_count) for name in ("5%", "25%", "50%", "75%", "95%")),
     )
     rows = [(label, left, *_summary(ended)) for label, left, ended in length_distributions(view)]
     note = "Quantiles are of what ended; of several initialisations the first. The data are all of test."
@@ -434,12 +434,12 @@ def length_distributions(view: View) -> list[tuple[str, float, dict[int, int]]]:
     data = [("the data", 0.0, dict(map(tuple, corpus["lengths"]["test"])))] if corpus else []
     found = [(shown.label, view.of_decoder(shown, decoder)) for shown in view.exhibit.models]
     return data + [
-        (label, percent(ratio_of(records[0])), dict(records[0].counts.ended)) for label, records in found if records
+        (label, to_percent(records[0].ratio), dict(records[0].counts.ended)) for label, records in found if records
     ]
 
 
 def _summary(ended: dict[int, int]) -> tuple[Value, ...]:
-    found = lengths(ended)
+    found = summarize_lengths(ended)
     return (None,) * 6 if found is None else (found.mean, *found.quantiles)
 
 
@@ -504,7 +504,7 @@ WORDS = 40
 
 def continuations(view: View) -> list[Table]:
     columns = (
-        Column("context", whole),
+        Column("context", format_count),
         Column("prefix", left=True),
         Column("model", left=True),
         Column("decoder", left=True),

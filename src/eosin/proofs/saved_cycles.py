@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from eosin.decoding.job import to_decoder
 from eosin.errors import BadInput
 from eosin.proofs.cycles import Cycle, reprove_cycle
 from eosin.proofs.dynamics import dynamics_of
-from eosin.records.record import lines_of
+from eosin.storage.json_lines import append_lines, read_lines
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ def cycles_path(records: Path) -> Path:
 
 
 def read_certificates(path: Path) -> Iterator[CertifiedCycle]:
-    """Read a file of certificates; a last line that a kill cut off is left out."""
-    for number, line in enumerate(lines_of(path, "certificates of cycles"), 1):
+    """Read the certificates of a file. A last line that a kill cut off is skipped."""
+    for number, line in enumerate(read_lines(path, "certificates of cycles"), 1):
         try:
             yield CertifiedCycle.from_line(line)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -67,10 +66,7 @@ def read_certificates(path: Path) -> Iterator[CertifiedCycle]:
 
 
 def append_certificates(path: Path, certificates: list[CertifiedCycle]) -> None:
-    """Append the certificates that are not in the file yet."""
-    there = {certificate.subject for certificate in read_certificates(path)} if path.exists() else set()
-    with path.open("a+", encoding="utf-8") as file:
-        file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        file.writelines(each.to_line() + "\n" for each in certificates if each.subject not in there)
-        file.flush()
-        os.fsync(file.fileno())
+    """Append those whose subject is not in the file yet."""
+    known = {certificate.subject for certificate in read_certificates(path)} if path.exists() else set()
+    if new := [each.to_line() for each in certificates if each.subject not in known]:
+        append_lines(path, new)

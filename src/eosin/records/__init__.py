@@ -1,1 +1,1 @@
-"""Counts with a signature, and the statistics of termination. Nothing here needs torch."""
+"""Records (counts with a signature) and the statistics of termination. Nothing here imports torch."""

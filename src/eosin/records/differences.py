@@ -1,7 +1,4 @@
-"""Differences with intervals: of one initialisation from its contexts, of several from their spread.
-
-Plain numbers in, plain numbers out; nothing here needs torch.
-"""
+"""Differences with 95% intervals: of one initialisation from its contexts, of several from their spread."""
 
 from __future__ import annotations
 
@@ -15,7 +12,8 @@ from eosin.records.statistics import Comparison, Ratio
 
 Z = NormalDist().inv_cdf(0.975)
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 97.5% quantile of Student's t with 1, 2, ... degrees of freedom; beyond these the last is used, which is safe."""
+"""The 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom. More degrees use the last one, which
+is larger."""
 Histogram = Mapping[int, int]
 """How many there are of each length."""
 
@@ -40,8 +38,8 @@ class Difference:
 def combine(differences: Sequence[Difference]) -> Difference:
     """The mean over initialisations.
 
-    Student's t says how far their mean may be from that of all initialisations. All of them were tried on the same
-    contexts, so the interval is never narrower than one initialisation's.
+    The interval is Student's t over initialisations. All of them saw the same contexts, so it is never narrower than
+    the mean interval of a single one.
     """
     values = [each.value for each in differences]
     within = fmean(each.half for each in differences)
@@ -51,17 +49,17 @@ def combine(differences: Sequence[Difference]) -> Difference:
     return Difference.around(fmean(values), max(within, t * stdev(values) / math.sqrt(len(values))))
 
 
-def paired(counts: Comparison) -> Difference:
-    """The difference of two shares on the same contexts (Agresti and Min, 2005: half a context more in each cell)."""
+def compare_paired(counts: Comparison) -> Difference:
+    """The difference of two ratios on the same contexts (Agresti and Min, 2005: each cell gets half a context more)."""
     first, second = counts.only_first + 0.5, counts.only_second + 0.5
-    n = counts.only_first + counts.only_second + counts.both + counts.neither + 2
+    n = counts.n + 2
     centre = (first - second) / n
     half = Z * math.sqrt((first + second) / n - centre**2) / math.sqrt(n)
     return Difference(counts.difference, centre - half, centre + half)
 
 
-def unpaired(first: Ratio, second: Ratio) -> Difference:
-    """The difference of two shares on different contexts (Newcombe, 1998: from the two Wilson intervals)."""
+def compare_unpaired(first: Ratio, second: Ratio) -> Difference:
+    """The difference of two ratios on different contexts (Newcombe, 1998: from the two Wilson intervals)."""
     (low, high), (other_low, other_high) = first.interval(), second.interval()
     value = first.value - second.value
     below = math.hypot(first.value - low, other_high - second.value)
@@ -69,28 +67,28 @@ def unpaired(first: Ratio, second: Ratio) -> Difference:
     return Difference(value, value - below, value + above)
 
 
-def distance(lengths: Histogram, reference: Histogram) -> tuple[float, float]:
-    """How far the lengths have to be moved on average to become those of the reference, and its standard error.
+def wasserstein_distance(lengths: Histogram, reference: Histogram) -> tuple[float, float]:
+    """The first Wasserstein distance of two distributions of lengths, and its standard error.
 
-    This is the first Wasserstein distance, the area between the two distribution functions. Where these do not cross
-    it is a difference of means; the error treats the places at which they cross as known.
+    It is the area between the two distribution functions. Where these do not cross it is a difference of means; the
+    error takes the places where they cross as known.
     """
     longest = max([*lengths, *reference])
-    mine, theirs = cumulate(lengths, longest), cumulate(reference, longest)
-    signs = [math.copysign(1.0, a - b) if a != b else 0.0 for a, b in zip(mine, theirs, strict=True)]
-    area = sum(abs(a - b) for a, b in zip(mine, theirs, strict=True))
+    first, second = _cumulate(lengths, longest), _cumulate(reference, longest)
+    signs = [math.copysign(1.0, a - b) if a != b else 0.0 for a, b in zip(first, second, strict=True)]
+    area = sum(abs(a - b) for a, b in zip(first, second, strict=True))
     # what one completion of each length adds to the area
     weights = list(accumulate(reversed(signs)))[::-1]
-    return area, math.hypot(standard_error(lengths, weights), standard_error(reference, weights))
+    return area, math.hypot(_standard_error(lengths, weights), _standard_error(reference, weights))
 
 
-def cumulate(lengths: Histogram, longest: int) -> list[float]:
+def _cumulate(lengths: Histogram, longest: int) -> list[float]:
     """The share of lengths up to 0, 1, 2, ..."""
     n = sum(lengths.values())
     return [count / n for count in accumulate(lengths.get(length, 0) for length in range(longest + 1))]
 
 
-def standard_error(lengths: Histogram, weights: Sequence[float]) -> float:
+def _standard_error(lengths: Histogram, weights: Sequence[float]) -> float:
     """Of the mean weight."""
     n = sum(lengths.values())
     mean = sum(count * weights[length] for length, count in lengths.items()) / n

@@ -1,106 +1,79 @@
-"""Records from files and folders: each shard once, shards of one question added up."""
+"""Records from files and folders: each shard once, the shards of one question added up."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from eosin.errors import BadInput
-from eosin.records.record import Record, pooled, read_records
+from eosin.records.record import Counts, Record, add_shards, read_records
 
-INSIDE = ("*.jsonl", "audits/*.jsonl", "*/audits/*.jsonl", "*/*.jsonl", "records/*/*.jsonl")
-"""Where records are in a folder of records, in a run directory, in a folder of runs, in results of a reproduction and
-in their records.
+PATTERNS = ("*.jsonl", "audits/*.jsonl", "*/audits/*.jsonl", "*/*.jsonl", "records/*/*.jsonl")
+"""Where records are: in a folder of records, a run directory, a folder of runs, the results of a reproduction, and
+their records.
 """
 
 
 @dataclass(frozen=True)
-class Filed:
+class FiledRecord:
     """A record, and the files that its shards are in."""
 
     record: Record
     files: tuple[Path, ...]
 
 
-def load_records(places: Sequence[str | Path]) -> list[Filed]:
-    """The records of files and folders. A shard that is there twice, as in a copy of a file, is counted once."""
+def load_records(places: Sequence[str | Path]) -> list[FiledRecord]:
+    """The records of files and folders. A shard that occurs twice, as in a copy of a file, is counted once."""
     shards: dict[tuple[str, str], Record] = {}
     files: dict[str, dict[Path, None]] = {}
-    for path, record in _all_records(places):
-        shard = (record.question, str(record.signature.get("shard")))
-        if decided(shards.setdefault(shard, record)) != decided(record):
+    for path, record in _read_places(places):
+        question, signature = record.question, record.signature
+        known = shards.setdefault((question, signature.shard), record)
+        if _determined_counts(known.counts) != _determined_counts(record.counts):
             raise BadInput(
-                f"{path} disagrees with another file on contexts {shard[1]} by {record.signature['decoder']}, though "
+                f"{path} disagrees with another file on contexts {signature.shard} by {signature.decoder}, though "
                 "both have the same signature; leave one of them out"
             )
-        files.setdefault(record.question, {})[path] = None
-    found = [Filed(record, tuple(files[record.question])) for record in pooled(shards.values())]
+        files.setdefault(question, {})[path] = None
+    found = [FiledRecord(record, tuple(files[record.question])) for record in add_shards(shards.values())]
     for each in found:
-        _check_apart(each)
+        _check_overlap(each)
     return found
 
 
-def decided(record: Record) -> dict[str, object]:
-    """What the signature decides. How far proved loops were followed depends on which row found them first."""
-    counts = record.counts
-    names = ("contexts", "ended", "ngrams", "repeated", "hashes", "outcomes", "weights")
+def _determined_counts(counts: Counts) -> tuple[object, ...]:
+    """The counts that the signature determines. Where a loop is proved depends on which row of a batch found it."""
     onsets = {tokens: loop.onset for tokens, loop in counts.loops.items()}
-    return {**{name: vars(counts)[name] for name in names}, "loops": onsets}
+    told = (counts.contexts, counts.ended, counts.ngrams, counts.repeated, counts.hashes)
+    return *told, counts.unended, counts.weights, onsets
 
 
-def _check_apart(filed: Filed) -> None:
+def _check_overlap(filed: FiledRecord) -> None:
     """Shards may come in any order and be incomplete, but must not overlap."""
-    counts = filed.record.counts
-    if counts.outcomes and len(counts.unended) != sum(len(part.unended) for part in counts.outcomes):
-        names = " and ".join(map(str, filed.files))
-        raise BadInput(f"shards in {names} overlap: some contexts would be counted twice; leave one of them out")
+    for part, following in pairwise(filed.record.counts.outcomes):
+        if part.start + part.count > following.start:
+            names = " and ".join(map(str, filed.files))
+            raise BadInput(f"shards in {names} overlap: some contexts would be counted twice; leave one of them out")
 
 
-def _all_records(places: Sequence[str | Path]) -> Iterable[tuple[Path, Record]]:
+def _read_places(places: Sequence[str | Path]) -> Iterator[tuple[Path, Record]]:
     for place in map(Path, places):
         if place.is_dir():
-            yield from _of_folder(place)
+            paths = [path for pattern in PATTERNS for path in sorted(place.glob(pattern)) if _holds_records(path)]
         elif place.exists():
-            yield from ((place, record) for record in records_of(place))
+            paths = [place]
         else:
             raise BadInput(f"there is no file or folder {place}")
+        records = [(path, record) for path in paths for record in read_records(path)]
+        if not records:
+            raise BadInput(f"there are no records in {place}; `eosin audit` makes them")
+        yield from records
 
 
-def _of_folder(folder: Path) -> Iterable[tuple[Path, Record]]:
-    paths = [path for pattern in INSIDE for path in sorted(folder.glob(pattern)) if begins_with_a_record(path)]
-    if not paths:
-        raise BadInput(f"there are no records in {folder}; `eosin audit` makes them")
-    return ((path, record) for path in paths for record in records_of(path))
-
-
-def begins_with_a_record(path: Path) -> bool:
-    """Folders hold other files too: logs, completions."""
+def _holds_records(path: Path) -> bool:
+    """Folders hold other JSON lines too: logs, completions."""
     with path.open(encoding="utf-8", errors="replace") as file:
         line = file.readline()
     return line.endswith("\n") and '"signature"' in line and '"counts"' in line
-
-
-def records_of(path: Path) -> list[Record]:
-    """The records of a file that must have some."""
-    try:
-        records = list(read_records(path))
-        for record in records:
-            _check(record)
-    except BadInput:
-        raise
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error) as error:
-        raise BadInput(f"{path} is not a file of records of an audit: {type(error).__name__}, {error}") from error
-    if not records:
-        raise BadInput(f"there are no records in {path}; `eosin audit` makes them")
-    return records
-
-
-def _check(record: Record) -> None:
-    """What every table needs."""
-    signature, counts = record.signature, record.counts
-    if not isinstance(signature["decoder"], str) or not signature["max_steps"] >= 1:
-        raise ValueError("a signature lacks a decoder or a limit")
-    if not 0 <= counts.ratio(signature["max_steps"]).value <= 1:
-        raise ValueError("more ended than there are contexts")

@@ -1,13 +1,13 @@
-"""The statistics of termination: ratios with intervals, comparisons, and how many contexts a question needs.
-
-Plain numbers in, plain numbers out; nothing here needs torch.
-"""
+"""The statistics of termination: ratios with intervals, comparisons, and how many contexts an audit needs."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import NormalDist, fmean, stdev
 
 from eosin.errors import BadInput
@@ -20,23 +20,22 @@ class Ratio:
     """A share of contexts, and the Wilson interval around it."""
 
     count: int
-    of: int
+    n: int
 
     @property
     def value(self) -> float:
-        return self.count / self.of
+        return self.count / self.n
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        return invert_score_test(self.value, self.of, confidence)
+        return invert_score_test(self.value, self.n, confidence)
 
 
 def invert_score_test(share: float, n: int, confidence: float) -> tuple[float, float]:
-    """Wilson's score interval (1927): the shares that a test at this confidence does not reject."""
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    """Wilson's score interval (1927): the shares that a score test at this confidence does not reject."""
+    z = _quantile(confidence)
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    variance = max(0.0, share * (1 - share))  # rounding can leave a share just outside [0, 1]
-    half = z / (1 + z * z / n) * math.sqrt(variance / n + z * z / (4 * n * n))
-    # at the ends of the scale the bound is exact, and only rounding would say otherwise
+    half = _half_width(share, n, confidence)
+    # at 0 and 1 the bound is exact but for rounding
     low = 0.0 if share <= 0 else centre - half
     high = 1.0 if share >= 1 else centre + half
     return low, high
@@ -46,33 +45,34 @@ def invert_score_test(share: float, n: int, confidence: float) -> tuple[float, f
 class Estimate:
     """The mean weight of the survival estimator, and an interval around it. Weights lie in [0, 1].
 
-    The interval allows for weights that no path showed: a kind of path that fewer than 3.8 in n take is within it. To
-    exclude such a kind takes more paths, just as it takes more contexts where they are counted.
+    The interval allows for weights that no path showed: a kind of path that is taken less often than 3.8 times in n
+    lies within it. More paths narrow it, as more contexts narrow the interval of a count.
     """
 
     total: float
     squares: float
-    of: int
+    """The sum of the squared weights."""
+    n: int
 
     @property
     def value(self) -> float:
-        return self.total / self.of
+        return self.total / self.n
 
     @property
     def error(self) -> float:
         """The standard error of the mean."""
-        if self.of < 2:
+        if self.n < 2:
             return math.inf
-        return math.sqrt(max(0.0, self.squares / self.of - self.value**2) / (self.of - 1))
+        return math.sqrt(max(0.0, self.squares / self.n - self.value**2) / (self.n - 1))
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        """Each end is Wilson's for the sample that says least about it, of all samples with these sums.
+        """Each end is Wilson's, for the least informative sample with these sums.
 
-        Known are n, the sum S and the sum of squares Q. Of all samples in [0, 1] that have them, the one with the
-        smallest third moment says least about how low the mean can be. It consists of zeros and of Q / S. The one with
-        the largest third moment says least about how high the mean can be. It consists of (S - Q) / (n - S) and ones.
-        (Both are principal representations, Karlin and Studden 1966. At them the likelihood ratio of Owen 1988, which
-        is the best bet of Waudby-Smith and Ramdas 2024, is smallest.) A sample of two values is a coin on a scale:
+        Known are n, the sum S and the sum of squares Q. Of all samples in [0, 1] with these, the one with the smallest
+        third moment is the least informative about how low the mean can be: zeros and copies of Q / S. The one with the
+        largest third moment is the least informative about how high it can be: copies of (S - Q) / (n - S) and ones.
+        (Both are principal representations, Karlin and Studden 1966. They minimise the likelihood ratio of Owen 1988,
+        which is the best bet of Waudby-Smith and Ramdas 2024.) A sample of two values is a scaled coin:
 
             low  = top * wilson_low(p - (1 - p) / n)               top = Q / S, p = mean / top
             high = bottom + (1 - bottom) * wilson_high(p + p / n)  bottom = (S - Q) / (n - S), p the share of ones
@@ -80,7 +80,7 @@ class Estimate:
         The shift, of one context at most, is a continuity correction. Without it the interval covers as little as 84%
         where almost all weights are zero, or one; with it, at least 94% from n = 20 on (at 95%).
         """
-        n, mean = self.of, self.value
+        n, mean = self.n, self.value
         # Q / S lies in [mean, 1] and (S - Q) / (n - S) in [0, mean], but for rounding
         top = min(1.0, max(mean, self.squares / self.total)) if self.total > 0 else 1.0
         bottom = max(0.0, min(mean, (self.total - self.squares) / (n - self.total))) if self.total < n else 0.0
@@ -90,23 +90,14 @@ class Estimate:
         return min(low, mean), max(high, mean)
 
 
-def survivors(ended: Mapping[int, int], n: int, limit: int) -> int:
+def count_survivors(ended: Mapping[int, int], n: int, limit: int) -> int:
     """How many of n contexts have no eos among their first `limit` tokens, given how many ended at each step."""
     return n - sum(count for step, count in ended.items() if step <= limit)
 
 
-def survival_curve(ended: Mapping[int, int], n: int) -> list[tuple[int, float]]:
-    """The share that has not ended after each step at which some did."""
-    left, curve = n, [(0, 1.0)]
-    for step in sorted(ended):
-        left -= ended[step]
-        curve.append((step, left / n))
-    return curve
-
-
 @dataclass(frozen=True)
-class Lengths:
-    """The lengths of what has ended."""
+class LengthSummary:
+    """Mean, standard deviation and quantiles of the lengths of completions that ended."""
 
     mean: float
     deviation: float
@@ -114,45 +105,40 @@ class Lengths:
     """At 5, 25, 50, 75 and 95 percent."""
 
 
-def lengths(ended: Mapping[int, int]) -> Lengths | None:
-    """None where nothing has ended."""
+def summarize_lengths(ended: Mapping[int, int]) -> LengthSummary | None:
+    """From how many ended at each length; None if none ended."""
     n = sum(ended.values())
     if not n:
         return None
-    mean = sum(step * count for step, count in ended.items()) / n
-    square = sum(count * (step - mean) ** 2 for step, count in ended.items())
-    return Lengths(
-        mean, math.sqrt(square / n), tuple(_quantile(ended, n, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95))
-    )
+    mean = sum(length * count for length, count in ended.items()) / n
+    square = sum(count * (length - mean) ** 2 for length, count in ended.items())
+    lengths = sorted(ended)
+    cumulated = list(accumulate(ended[length] for length in lengths))
+    quantiles = tuple(lengths[bisect_left(cumulated, share * n)] for share in (0.05, 0.25, 0.5, 0.75, 0.95))
+    return LengthSummary(mean, math.sqrt(square / n), quantiles)
 
 
-def _quantile(ended: Mapping[int, int], n: int, share: float) -> int:
-    seen = 0
-    for step in sorted(ended):
-        seen += ended[step]
-        if seen >= share * n:
-            return step
-    raise AssertionError("unreachable: all have been seen")
-
-
-def across_initialisations(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation over models, as the paper prints them; one model has no deviation."""
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Over initialisations, as the paper prints them; the deviation of a single one is NaN."""
     return fmean(values), stdev(values) if len(values) > 1 else math.nan
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two decoders or models on the same contexts."""
+    """How many contexts two audits of the same contexts left without an end."""
 
     only_first: int
-    """Contexts on which the first alone did not end."""
     only_second: int
     both: int
     neither: int
 
     @property
+    def n(self) -> int:
+        return self.only_first + self.only_second + self.both + self.neither
+
+    @property
     def p_value(self) -> float:
-        """McNemar's exact test: were the contexts that differ as likely to differ the other way?"""
+        """McNemar's exact test: is a context on which the two differ equally likely to differ either way?"""
         n, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
         if n == 0:
             return 1.0
@@ -161,32 +147,26 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Share of the first that did not end, less that of the second."""
-        n = self.only_first + self.only_second + self.both + self.neither
-        return (self.only_first - self.only_second) / n
+        """Ratio of the first less that of the second."""
+        return (self.only_first - self.only_second) / self.n
 
 
 def compare(first: Sequence[bool], second: Sequence[bool]) -> Comparison:
-    """Pair two audits: whether each context was left without an end."""
+    """Pair two audits, given for each context whether its decoding did not end."""
     if len(first) != len(second):
         raise BadInput(
             f"the two audits have {len(first)} and {len(second)} contexts; only the same contexts can be paired"
         )
-    pairs = list(zip(first, second, strict=True))
-    return Comparison(
-        only_first=sum(a and not b for a, b in pairs),
-        only_second=sum(b and not a for a, b in pairs),
-        both=sum(a and b for a, b in pairs),
-        neither=sum(not a and not b for a, b in pairs),
-    )
+    pairs = Counter(zip(first, second, strict=True))
+    return Comparison(pairs[True, False], pairs[False, True], pairs[True, True], pairs[False, False])
 
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
-def contexts_needed(ratio: float, confidence: float = CONFIDENCE) -> int:
-    """How many contexts without a single failure show that the non-termination ratio is below `ratio`.
+def count_contexts_for_bound(ratio: float, confidence: float = CONFIDENCE) -> int:
+    """How many contexts, if all of them end, show that the non-termination ratio is below `ratio`.
 
     The smallest n for which the upper end of the one-sided exact interval, 1 - (1 - confidence)^(1/n), is at most that.
     """
@@ -195,20 +175,21 @@ def contexts_needed(ratio: float, confidence: float = CONFIDENCE) -> int:
     return math.ceil(math.log1p(-confidence) / math.log1p(-ratio) - 1e-12)
 
 
-def contexts_for_width(ratio: float, half_width: float, confidence: float = CONFIDENCE) -> int:
+def count_contexts_for_width(ratio: float, half_width: float, confidence: float = CONFIDENCE) -> int:
     """How many contexts give a Wilson interval of about this half-width around a ratio."""
     if not 0 <= ratio <= 1 or not 0 < half_width < 0.5:
         raise BadInput(f"a ratio must lie in [0, 1] and a half-width in (0, 0.5), got {ratio} and {half_width}")
-    n = 1
-    while _half_width(ratio, n, confidence) > half_width:
-        n *= 2
-    low = n // 2
-    while n - low > 1:
-        middle = (low + n) // 2
-        low, n = (low, middle) if _half_width(ratio, middle, confidence) <= half_width else (middle, n)
-    return n
+    # the half-width is at most z / (2 sqrt(n)), and falls with n
+    enough = range(1, math.ceil((_quantile(confidence) / half_width / 2) ** 2) + 2)
+    return enough[bisect_left(enough, True, key=lambda n: _half_width(ratio, n, confidence) <= half_width)]
 
 
 def _half_width(ratio: float, n: int, confidence: float) -> float:
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    return z / (1 + z * z / n) * math.sqrt(ratio * (1 - ratio) / n + z * z / (4 * n * n))
+    z = _quantile(confidence)
+    variance = max(0.0, ratio * (1 - ratio))  # rounding can push a ratio just outside [0, 1]
+    return z / (1 + z * z / n) * math.sqrt(variance / n + z * z / (4 * n * n))
+
+
+def _quantile(confidence: float) -> float:
+    """Of the normal distribution, two-sided."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)

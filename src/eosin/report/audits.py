@@ -1,304 +1,222 @@
 """Tables of audits: by decoder, at several limits, over the steps, of the lengths.
 
-Every table has a row, or a column, for each record. What all records have in common is its title; what tells them
-apart stands before the decoder, so audits of several models, contexts or limits can share a table.
+Every table has a row, or a column, for each record. Facts that all records share are in the title; facts that differ
+stand before the decoder. So audits of several models, context sets or limits can share a table.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.records.record import LoopCount, Record
-from eosin.records.statistics import Estimate, Ratio
-from eosin.report.tables import Column, Table, Value, one_decimal, three_digits, two_decimals, whole
+from eosin.records.statistics import Estimate, LengthSummary, Ratio
+from eosin.report.facts import describe_common_facts, find_differing_facts, list_facts, make_title
+from eosin.report.tables import (
+    Column,
+    Table,
+    Value,
+    format_count,
+    format_one_decimal,
+    format_three_digits,
+    format_two_decimals,
+    shorten,
+)
 
-Signature = Mapping[str, Any]
 Share = Ratio | Estimate
 Measure = tuple[Column, Callable[[Record], Value]]
+"""A column, and its value for a record."""
 
 
-# what a record is of
-
-LAST_RESORT = ("settings", "weights", "digest", "proofs", "device", "threads", "torch", "eosin")
-"""Facts that say little to people, and are shown only where nothing else tells two records apart."""
-REWORDED = {"model", "run", "contexts", "contexts_from", "max_steps", "decoder", "shard", "estimator"}
+def to_percent(share: Share) -> float:
+    return 100 * share.value
 
 
-def facts(signature: Signature) -> dict[str, Value]:
-    """A signature in the words of a table; whatever else it has keeps its name."""
-    model, contexts = signature.get("model", {}), signature.get("contexts", {})
-    words = {
-        "model": _plain(signature.get("run", model.get("kind"))),
-        "context set": _context_set(signature),
-        "L": signature["max_steps"],
-        "weights": model.get("weights"),
-        "digest": contexts.get("digest"),
-        "estimator": "survival" if signature.get("estimator") == "survival" else None,
-    }
-    others = {key: _plain(value) for key, value in signature.items() if key not in REWORDED}
-    return {key: value for key, value in {**words, **others}.items() if value is not None}
-
-
-def _context_set(signature: Signature) -> str | None:
-    contexts = signature.get("contexts", {})
-    if "count" not in contexts:
-        return None
-    origin = signature.get("contexts_from")
-    return f"{contexts['count']:,}" + (f" of {origin}" if origin else "")
-
-
-def _plain(value: Any) -> Value:
-    return value if value is None or isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)
-
-
-def told_apart(signatures: Sequence[Signature], ignoring: Iterable[str] = ()) -> list[str]:
-    """The facts that differ; of those that are a last resort, only what makes more of the signatures different."""
-    known = [{**facts(signature), "decoder": signature["decoder"]} for signature in signatures]
-    names = [name for name in dict.fromkeys(name for each in known for name in each) if name not in set(ignoring)]
-    usual = [name for name in names if name not in {*LAST_RESORT, "decoder"}]
-    chosen = [name for name in usual if _kinds(known, [name]) > 1]
-    for name in (name for name in LAST_RESORT if name in names):
-        if _kinds(known, [*chosen, name, "decoder"]) > _kinds(known, [*chosen, "decoder"]):
-            chosen.append(name)
-    return chosen
-
-
-def _kinds(known: Sequence[Mapping[str, Value]], names: Sequence[str]) -> int:
-    return len({tuple(each.get(name) for name in names) for each in known})
-
-
-def in_common(signatures: Sequence[Signature], ignoring: Iterable[str] = ()) -> str:
-    """The facts that are the same for all, in words."""
-    first, *others = [facts(signature) for signature in signatures]
-    return ", ".join(
-        f"{name} {value}"
-        for name, value in first.items()
-        if name not in {*LAST_RESORT, *ignoring} and all(each.get(name) == value for each in others)
-    )
-
-
-def identities(records: Sequence[Record]) -> list[Measure]:
-    """The columns that say which record a row is of."""
-    names = told_apart([record.signature for record in records])
-    told: list[Measure] = [(Column(name, left=True), _fact(name)) for name in names]
-    return [*told, (Column("decoder", left=True), lambda record: record.signature["decoder"])]
-
-
-def _fact(name: str) -> Callable[[Record], Value]:
-    return lambda record: facts(record.signature).get(name)
-
-
-def label(record: Record, names: Sequence[str]) -> str:
-    """The same in one phrase, for a heading."""
-    known = facts(record.signature)
-    return ", ".join([*(str(known.get(name, "-")) for name in names), record.signature["decoder"]])
-
-
-# what is measured
-
-
-def ratio_of(record: Record) -> Share:
-    return record.counts.ratio(record.signature["max_steps"])
-
-
-def percent(ratio: Share) -> float:
-    return 100 * ratio.value
-
-
-def percent_interval(ratio: Share) -> tuple[float, float]:
-    low, high = ratio.interval()
+def to_percent_interval(share: Share) -> tuple[float, float]:
+    low, high = share.interval()
     return 100 * low, 100 * high
 
 
-def missing(record: Record) -> int:
-    """Contexts of the audit that are not counted yet: it was stopped, or is still under way."""
-    return record.signature.get("contexts", {}).get("count", record.counts.contexts) - record.counts.contexts
+def make_identity_columns(records: Sequence[Record]) -> list[Measure]:
+    """The columns that say which record a row is about."""
+    names = find_differing_facts([record.signature for record in records])
+    facts: list[Measure] = [(Column(name, left=True), _get_fact(name)) for name in names]
+    return [*facts, (Column("decoder", left=True), lambda record: record.signature.decoder)]
 
 
-def mean_length(record: Record) -> float | None:
-    lengths = record.counts.lengths
-    return None if lengths is None else lengths.mean
+def _get_fact(name: str) -> Callable[[Record], Value]:
+    return lambda record: list_facts(record.signature).get(name)
 
 
-def repetition(record: Record, n: int) -> float | None:
-    return 100 * record.counts.repetition(n) if record.counts.ngrams else None
+def _describe_length(describe: Callable[[LengthSummary], Value]) -> Callable[[Record], Value]:
+    return lambda record: describe(record.counts.lengths) if record.counts.lengths else None
 
 
-def _to(ends: tuple[float, float]) -> str:
+def _measure_repetition(n: int) -> Callable[[Record], Value]:
+    return lambda record: 100 * record.counts.repetition(n) if record.counts.ngrams else None
+
+
+def _format_interval(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f} to {ends[1]:.2f}"
 
 
+MEAN_LENGTH: Measure = (Column("mean length", format_one_decimal), _describe_length(lambda lengths: lengths.mean))
 RATIO: list[Measure] = [
-    (Column("r_L (%)", two_decimals), lambda record: percent(ratio_of(record))),
-    (Column("95% interval", _to, ("95% low", "95% high")), lambda record: percent_interval(ratio_of(record))),
+    (Column("r_L (%)", format_two_decimals), lambda record: to_percent(record.ratio)),
+    (
+        Column("95% interval", _format_interval, ("95% low", "95% high")),
+        lambda record: to_percent_interval(record.ratio),
+    ),
 ]
 REST: list[Measure] = [
-    (Column("mean length", one_decimal), mean_length),
-    (Column("rep-1 (%)", one_decimal), lambda record: repetition(record, 1)),
-    (Column("rep-4 (%)", one_decimal), lambda record: repetition(record, 4)),
-    (Column("different", whole), lambda record: record.counts.different or None),
-    (Column("contexts", whole), lambda record: record.counts.contexts),
+    MEAN_LENGTH,
+    (Column("rep-1 (%)", format_one_decimal), _measure_repetition(1)),
+    (Column("rep-4 (%)", format_one_decimal), _measure_repetition(4)),
+    (Column("distinct", format_count), lambda record: record.counts.distinct or None),
+    (Column("contexts", format_count), lambda record: record.counts.contexts),
 ]
-WHERE_THERE_ARE_SOME: list[Measure] = [(Column("missing", whole), missing)]
-"""Columns that are left out where they would be all zeros."""
+MISSING: Measure = (Column("missing", format_count), lambda record: record.missing)
 
 
-def causes(records: Sequence[Record]) -> list[Measure]:
+def make_cause_columns(records: Sequence[Record]) -> list[Measure]:
     """A count for each cause that occurs."""
     occurring = {str(cause) for record in records for cause, count in record.counts.causes.items() if count}
     known = [str(cause) for cause in Cause]
     names = [*(name for name in known if name in occurring), *sorted(occurring.difference(known))]
-    return [(Column(name, whole), _cause(name)) for name in names]
+    return [(Column(name, format_count), _count_cause(name)) for name in names]
 
 
-def _cause(name: str) -> Callable[[Record], Value]:
+def _count_cause(name: str) -> Callable[[Record], Value]:
     return lambda record: record.counts.causes[name]
 
 
 # the tables
 
 
-def tabulated(records: Sequence[Record], measures: Sequence[Measure], what: str = "") -> Table:
+def tabulate(records: Sequence[Record], measures: Sequence[Measure], subject: str = "") -> Table:
     """A row for each record."""
-    chosen = [*identities(records), *measures]
+    chosen = [*make_identity_columns(records), *measures]
     return Table(
         columns=tuple(column for column, _ in chosen),
-        rows=tuple(tuple(of(record) for _, of in chosen) for record in records),
-        title=titled(what, in_common([record.signature for record in records])),
+        rows=tuple(tuple(measure(record) for _, measure in chosen) for record in records),
+        title=make_title(subject, describe_common_facts([record.signature for record in records])),
     )
 
 
-def titled(what: str, common: str) -> str:
-    return (" " if what.endswith("?") else ": ").join(part for part in (what, common) if part)
-
-
-def by_decoder(records: Iterable[Record]) -> Table:
-    """The non-termination ratio with its interval, why decodings ended or did not, and what they look like."""
+def tabulate_decoders(records: Iterable[Record]) -> Table:
+    """The ratio with its interval, the causes of ending, and what the completions look like."""
     records = list(records)
-    some = [(column, of) for column, of in WHERE_THERE_ARE_SOME if any(of(record) for record in records)]
-    return tabulated(records, [*RATIO, *causes(records), *REST, *some])
+    missing = [MISSING] if any(record.missing for record in records) else []
+    return tabulate(records, [*RATIO, *make_cause_columns(records), *REST, *missing])
 
 
-def at_limits(records: Sequence[Record], limits: Sequence[int]) -> Table:
-    """The ratio at several limits, all from the same decodings."""
+def tabulate_limits(records: Sequence[Record], limits: Sequence[int]) -> Table:
+    """The ratio at several limits, from the same decodings."""
     for record in records:
-        given, decoder = record.signature["max_steps"], record.signature["decoder"]
+        given, decoder = record.signature.max_steps, record.signature.decoder
         if max(limits) > given:
             raise BadInput(f"nothing is known at L = {max(limits)}: {decoder} was given {given} steps; ask for fewer")
-    return tabulated(records, [_at(limit) for limit in limits], "ratios and 95% intervals")
+    return tabulate(records, [_measure_at(limit) for limit in limits], "ratios and 95% intervals")
 
 
-def _at(limit: int) -> Measure:
+def _measure_at(limit: int) -> Measure:
     parts = (f"r_{limit} (%)", f"r_{limit} 95% low", f"r_{limit} 95% high")
 
-    def ratio(record: Record) -> Value:
-        found = record.counts.ratio(limit)
-        return percent(found), *percent_interval(found)
+    def measure(record: Record) -> Value:
+        ratio = record.counts.ratio(limit)
+        return to_percent(ratio), *to_percent_interval(ratio)
 
-    return Column(parts[0], lambda value: f"{value[0]:.2f} ({_to(value[1:])})", parts), ratio
+    return Column(parts[0], lambda value: f"{value[0]:.2f} ({_format_interval(value[1:])})", parts), measure
 
 
-def by_step(records: Sequence[Record], first: Column, rows: Sequence[tuple[Value, ...]], what: str) -> Table:
+def _tabulate_columns(records: Sequence[Record], first: Column, rows: Sequence[tuple[Value, ...]], what: str) -> Table:
     """A column for each record."""
     signatures = [record.signature for record in records]
-    names = told_apart(signatures)
-    columns = (first, *(Column(label(record, names), two_decimals) for record in records))
-    return Table(columns, tuple(rows), titled(what, in_common(signatures)))
-
-
-def survival(records: Sequence[Record]) -> Table:
-    """The share that has not ended after each step at which some did, in percent."""
-    limits = [record.signature["max_steps"] for record in records]
-    steps = sorted({0, *limits, *(step for record in records for step in record.counts.steps)})
-    rows = [
-        (
-            step,
-            *(
-                percent(record.counts.ratio(step)) if step <= limit and record.counts.knows(step) else None
-                for record, limit in zip(records, limits, strict=True)
-            ),
-        )
-        for step in steps
+    names = find_differing_facts(signatures)
+    facts = [list_facts(signature) for signature in signatures]
+    labels = [
+        ", ".join([*(str(known.get(name, "-")) for name in names), signature.decoder])
+        for known, signature in zip(facts, signatures, strict=True)
     ]
-    return by_step(records, Column("step"), rows, "share that has not ended after a step (%)")
+    columns = (first, *(Column(label, format_two_decimals) for label in labels))
+    return Table(columns, tuple(rows), make_title(what, describe_common_facts(signatures)))
+
+
+def tabulate_survival(records: Sequence[Record]) -> Table:
+    """The share of decodings that have not ended after each step at which some did, in percent."""
+
+    def measure(record: Record, step: int) -> float | None:
+        known = step <= record.signature.max_steps and record.counts.has_ratio_at(step)
+        return to_percent(record.counts.ratio(step)) if known else None
+
+    limits = [record.signature.max_steps for record in records]
+    steps = sorted({0, *limits, *(step for record in records for step in record.counts.steps)})
+    rows = [(step, *(measure(record, step) for record in records)) for step in steps]
+    return _tabulate_columns(records, Column("step"), rows, "share that has not ended after a step (%)")
 
 
 QUANTILES = ("5%", "25%", "50%", "75%", "95%")
 
 
-def quantiles(records: Sequence[Record]) -> Table:
-    """The lengths of what ended."""
-    ended: Measure = (Column("ended", whole), lambda record: sum(record.counts.ended.values()))
-    mean: Measure = (Column("mean length", one_decimal), mean_length)
-    deviation: Measure = (Column("deviation", one_decimal), _deviation)
-    return tabulated(
-        records, [ended, mean, deviation, *(_quantile(i) for i in range(len(QUANTILES)))], "lengths of what ended"
-    )
+def tabulate_quantiles(records: Sequence[Record]) -> Table:
+    """The lengths of completions that ended."""
+    ended: Measure = (Column("ended", format_count), lambda record: sum(record.counts.ended.values()))
+    deviation = (Column("deviation", format_one_decimal), _describe_length(lambda lengths: lengths.deviation))
+    quantiles = [(Column(name, format_count), _get_quantile(place)) for place, name in enumerate(QUANTILES)]
+    return tabulate(records, [ended, MEAN_LENGTH, deviation, *quantiles], "lengths of what ended")
 
 
-def _deviation(record: Record) -> float | None:
-    lengths = record.counts.lengths
-    return None if lengths is None else lengths.deviation
+def _get_quantile(place: int) -> Callable[[Record], Value]:
+    return _describe_length(lambda lengths: lengths.quantiles[place])
 
 
-def _quantile(place: int) -> Measure:
-    def length(record: Record) -> Value:
-        lengths = record.counts.lengths
-        return None if lengths is None else lengths.quantiles[place]
-
-    return Column(QUANTILES[place], whole), length
-
-
-def histogram(records: Sequence[Record]) -> Table:
-    """The share of contexts that ended at lengths from one power of two to the next, and that did not, in percent."""
+def tabulate_histogram(records: Sequence[Record]) -> Table:
+    """The share of contexts, in percent, that ended at lengths between powers of two, and that did not end."""
     for record in records:
         if not record.counts.outcomes:
-            raise BadInput(f"survival of {record.signature['decoder']} was estimated, so nothing ended at any length")
-    longest = max(record.signature["max_steps"] for record in records)
+            raise BadInput(f"survival of {record.signature.decoder} was estimated, so nothing ended at any length")
+    longest = max(record.signature.max_steps for record in records)
     rows: list[tuple[Value, ...]] = []
     for start in (2**power for power in range(longest.bit_length())):
         stop = min(2 * start, longest + 1)
         shares = [
-            percent(record.counts.ratio(start - 1)) - percent(record.counts.ratio(stop - 1)) for record in records
+            to_percent(record.counts.ratio(start - 1)) - to_percent(record.counts.ratio(stop - 1)) for record in records
         ]
         rows.append((f"{start}" if stop == start + 1 else f"{start} to {stop - 1}", *shares))
-    rows.append(("no end", *(percent(record.counts.ratio(longest)) for record in records)))
-    return by_step(records, Column("length", left=True), rows, "share of the contexts (%)")
+    rows.append(("no end", *(to_percent(record.counts.ratio(longest)) for record in records)))
+    return _tabulate_columns(records, Column("length", left=True), rows, "share of the contexts (%)")
 
 
-SHOWN_LOOPS = 20
+MOST_LOOPS = 20
+LOOP_COLUMNS = (
+    Column("period", format_count),
+    Column("proved", format_count),
+    Column("looping", format_count),
+    Column("onset", format_one_decimal),
+    Column("proved at", format_one_decimal),
+    Column("by", left=True),
+    Column("counting cells", format_count),
+    Column("most a turn", format_three_digits),
+    Column("tokens", left=True),
+)
 
 
-def loops(records: Sequence[Record]) -> Table:
+def tabulate_loops(records: Sequence[Record]) -> Table:
     """The tokens that repeat, how many contexts fell into each loop, and what is known about it."""
-    found = [(record, tokens, loop) for record in records for tokens, loop in record.counts.loops.items()]
-    found.sort(key=lambda each: -each[2].onset.count)
-    told = identities(records)
-    columns = (
-        *(column for column, _ in told),
-        Column("period", whole),
-        Column("proved", whole),
-        Column("looping", whole),
-        Column("onset", one_decimal),
-        Column("proved at", one_decimal),
-        Column("by", left=True),
-        Column("counting cells", whole),
-        Column("most a turn", three_digits),
-        Column("tokens", left=True),
-    )
+    loops = [(record, tokens, loop) for record in records for tokens, loop in record.counts.loops.items()]
+    loops.sort(key=lambda each: -each[2].onset.count)
+    identity = make_identity_columns(records)
     rows = [
-        (*(of(record) for _, of in told), *_loop(tokens, loop, record)) for record, tokens, loop in found[:SHOWN_LOOPS]
+        (*(measure(record) for _, measure in identity), *_describe_loop(tokens, loop))
+        for record, tokens, loop in loops[:MOST_LOOPS]
     ]
-    more = f"{len(found) - SHOWN_LOOPS:,} more loops are not shown" if len(found) > SHOWN_LOOPS else ""
-    title = titled("loops", in_common([record.signature for record in records]))
-    return Table(columns, tuple(rows), title, more)
+    more = f"{len(loops) - MOST_LOOPS:,} more loops are not shown" if len(loops) > MOST_LOOPS else ""
+    title = make_title("loops", describe_common_facts([record.signature for record in records]))
+    return Table((*(column for column, _ in identity), *LOOP_COLUMNS), tuple(rows), title, more)
 
 
-def _loop(tokens: tuple[int, ...], loop: LoopCount, record: Record) -> tuple[Value, ...]:
+def _describe_loop(tokens: tuple[int, ...], loop: LoopCount) -> tuple[Value, ...]:
     _, cells, _, most = loop.drift or (None, None, None, None)
     return (
         len(tokens),
@@ -309,9 +227,5 @@ def _loop(tokens: tuple[int, ...], loop: LoopCount, record: Record) -> tuple[Val
         ", ".join(sorted(loop.proofs)) or None,
         cells,
         most if cells else None,
-        shortened(loop.text or " ".join(map(str, tokens))),
+        shorten(loop.text or " ".join(map(str, tokens)), 60),
     )
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,25 +1,27 @@
-"""A sample of completions for the page, out of files of any size, with what repeats told apart."""
+"""A sample of completions for the page, out of files of any size."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from eosin.errors import BadInput
+from eosin.report.tables import shorten
+from eosin.storage.json_lines import read_lines
 
-SHOWN = 100
-"""Of each decoder and each ending, at most so many completions are shown."""
-LETTERS, REPEATED = 2000, 500
-"""That are shown of a completion: before it repeats, and of what repeats."""
+MOST_SHOWN = 100
+"""Completions in a sample, for each decoder and each cause of ending."""
+MOST_BEFORE, MOST_REPEATED = 2000, 500
+"""Characters of a completion on the page: before it repeats, and of what repeats."""
 
 
 class Sample:
-    """Spread evenly over all that come by, however many these are: when it is full, every second one is let go."""
+    """Spread evenly over a stream of any length: whenever it is full, every second item is dropped."""
 
-    def __init__(self, most: int = SHOWN):
+    def __init__(self, most: int = MOST_SHOWN):
         self.most = most
         self.stride = 1
         self.seen = 0
@@ -34,27 +36,19 @@ class Sample:
             self.stride *= 2
 
 
-def sampled(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
-    """Completions as the page shows them, and how many there are in all."""
+def sample_completions(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
+    """A sample in the form of the page, and how many completions there are."""
     samples: dict[tuple[str, str], Sample] = defaultdict(Sample)
     for path in paths:
-        for completion in completions_of(path):
+        for number, line in enumerate(read_lines(path, "completions"), 1):
+            completion = read_completion(line, number, path)
             samples[completion["by"], completion["cause"]].add(completion)
     chosen = [each for sample in samples.values() for each in sample.kept]
     return chosen, sum(sample.seen for sample in samples.values())
 
 
-def completions_of(path: Path) -> Iterator[dict[str, Any]]:
-    """One at a time: the file may be larger than memory. What a kill left of a last line is no completion."""
-    with path.open(encoding="utf-8") as file:
-        lines = (line for line in file if line.endswith("\n"))
-        try:
-            yield from (shown(line, number, path) for number, line in enumerate(lines, 1))
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{path} is not a file of completions: it is not UTF-8") from error
-
-
-def shown(line: str, number: int, path: Path) -> dict[str, Any]:
+def read_completion(line: str, number: int, path: Path) -> dict[str, Any]:
+    """A line of `eosin audit --completions` in the form of the page."""
     try:
         table = json.loads(line)
         text, loop = str(table["text"]), table.get("loop")
@@ -64,13 +58,8 @@ def shown(line: str, number: int, path: Path) -> dict[str, Any]:
             "context": int(table["context"]),
             "cause": str(table["cause"]),
             "steps": int(table["steps"]),
-            "before": shortened(before, LETTERS),
-            "repeated": shortened(text[len(before) :], REPEATED),
+            "before": shorten(before, MOST_BEFORE),
+            "repeated": shorten(text[len(before) :], MOST_REPEATED),
         }
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise BadInput(f"line {number} of {path} is not a completion of an audit (--completions): {error}") from error
-
-
-def shortened(text: str, letters: int) -> str:
-    """So that one sees that there is more."""
-    return text if len(text) <= letters else text[:letters] + " ..."

@@ -1,4 +1,4 @@
-"""The page of audits: what `eosin report --html` makes of records, completions and traces."""
+"""The page that `eosin report --html` makes of records, completions and traces."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from typing import Any
 
 from eosin.errors import BadInput
 from eosin.records.record import Record
-from eosin.report.audits import by_decoder, in_common, loops, quantiles, titled
-from eosin.report.charts import ratio_chart, survival_charts
-from eosin.report.completions import sampled
-from eosin.report.initialisations import across_models, several
-from eosin.report.page import Page, checked_step
-from eosin.report.verdict import verdict
+from eosin.report.audits import tabulate_decoders, tabulate_loops, tabulate_quantiles
+from eosin.report.charts import chart_ratios, chart_survival
+from eosin.report.completions import sample_completions
+from eosin.report.facts import describe_common_facts, make_title
+from eosin.report.initialisations import has_several_models, tabulate_models
+from eosin.report.page import Page, read_step
+from eosin.report.verdict import write_verdict
 
 
-def page_of(records: Sequence[Record], completions: Sequence[Path] = (), traces: Sequence[Path] = ()) -> Page:
+def build_page(records: Sequence[Record], completions: Sequence[Path] = (), traces: Sequence[Path] = ()) -> Page:
     if not records:
         raise BadInput("a page needs records: name files of records, run directories or folders")
-    chosen, there = sampled(completions)
+    sample, total = sample_completions(completions)
     looping = any(record.counts.loops for record in records)
     return Page(
-        title=titled("Does it stop?", in_common([record.signature for record in records])),
-        verdict=list(verdict(records)),
-        charts=[ratio_chart(records), *survival_charts(records)],
+        title=make_title("Does it stop?", describe_common_facts([record.signature for record in records])),
+        verdict=list(write_verdict(records)),
+        charts=[chart_ratios(records), *chart_survival(records)],
         tables=[
-            by_decoder(records),
-            *([across_models(records)] if several(records) else []),
-            quantiles(records),
-            *([loops(records)] if looping else []),
+            tabulate_decoders(records),
+            *([tabulate_models(records)] if has_several_models(records) else []),
+            tabulate_quantiles(records),
+            *([tabulate_loops(records)] if looping else []),
         ],
-        examples=[example(path) for path in traces],
-        completions=chosen,
-        out_of=there,
+        examples=[read_trace(path) for path in traces],
+        completions=sample,
+        total=total,
     )
 
 
-def example(path: Path) -> dict[str, Any]:
-    """A trace as the page shows it."""
+def read_trace(path: Path) -> dict[str, Any]:
+    """A file of `eosin trace --json` in the form of the page."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        trace = json.loads(path.read_text(encoding="utf-8"))
         names = ("text", "prob", "eos_prob", "eos_rank", "kept", "removed_by")
-        steps = [checked_step(*(step[name] for name in names)) for step in found["steps"]]
         return {
-            "group": f"context {found['index']}: {found['prefix_text']}",
+            "group": f"context {trace['index']}: {trace['prefix_text']}",
             "run": path.stem,
-            "decoder": str(found["decoder"]),
-            "context": int(found["index"]),
-            "prefix": str(found["prefix_text"]),
-            "cause": str(found["cause"]),
-            "steps": steps,
-            "loop": found["loop"],
+            "decoder": str(trace["decoder"]),
+            "context": int(trace["index"]),
+            "prefix": str(trace["prefix_text"]),
+            "cause": str(trace["cause"]),
+            "steps": [read_step(*(step[name] for name in names)) for step in trace["steps"]],
+            "loop": trace["loop"],
         }
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise BadInput(f"{path} is not a trace (eosin trace --json): {type(error).__name__}, {error}") from error

@@ -1,7 +1,7 @@
-"""Tables: what one contains, and four ways of writing it down.
+"""Tables, and four ways to render them.
 
-A table holds values, and a column knows how they are shown. Text, Markdown and LaTeX are for people and show rounded
-values; CSV is for machines and has the values themselves. What is in a cell is data: it is escaped, never obeyed.
+A table holds values, and each column formats its own. Text, Markdown and LaTeX are for people and round the values; CSV
+is for machines and has them in full. Every cell is escaped for the format.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from dataclasses import dataclass
 from typing import Any
 
 Value = str | int | float | tuple[int | float | None, ...] | None
-"""None is unknown. Several numbers are shown in one cell, and have a column each in CSV."""
+"""None is unknown. A tuple is one cell for people, and a column for each number in CSV."""
 WIDTH = 120
-"""Of a line of prose below a table in a terminal."""
+"""Characters of a line of prose below a table in a terminal."""
 
 
-def whole(number: float) -> str:
+def format_count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def one_decimal(number: float) -> str:
+def format_one_decimal(number: float) -> str:
     return f"{number:.1f}"
 
 
-def two_decimals(number: float) -> str:
+def format_two_decimals(number: float) -> str:
     return f"{number:.2f}"
 
 
-def three_digits(number: float) -> str:
+def format_three_digits(number: float) -> str:
     return f"{number:.3g}"
 
 
 @dataclass(frozen=True)
 class Column:
     heading: str
-    shown: Callable[[Any], str] = str
-    """What people see of a value that is known."""
+    format: Callable[[Any], str] = str
+    """Formats a known value for people."""
     parts: tuple[str, ...] = ()
-    """Headings of the numbers, where a value is several."""
+    """Headings of the numbers, if a value is a tuple."""
     left: bool = False
-    """Words are set on the left, numbers on the right."""
+    """Text is aligned to the left, numbers to the right."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class Table:
     rows: tuple[tuple[Value, ...], ...]
     title: str = ""
     note: str = ""
-    """What is to be said below it."""
+    """A sentence below the table."""
 
     @property
     def headings(self) -> tuple[str, ...]:
-        return tuple(printable(column.heading) for column in self.columns)
+        return tuple(make_printable(column.heading) for column in self.columns)
 
     @property
     def cells(self) -> list[tuple[str, ...]]:
-        """Row by row what people see."""
+        """Row by row the formatted values."""
         return [
             tuple(
-                "-" if value is None else printable(column.shown(value))
+                "-" if value is None else make_printable(column.format(value))
                 for column, value in zip(self.columns, row, strict=True)
             )
             for row in self.rows
@@ -72,7 +72,7 @@ class Table:
 
     @property
     def flat_headings(self) -> list[str]:
-        return [printable(name) for column in self.columns for name in column.parts or (column.heading,)]
+        return [make_printable(name) for column in self.columns for name in column.parts or (column.heading,)]
 
     @property
     def flat_rows(self) -> list[list[str | int | float | None]]:
@@ -88,53 +88,54 @@ def _flat(column: Column, value: Value) -> Sequence[str | int | float | None]:
         return [None] * (len(column.parts) or 1)
     if isinstance(value, tuple):
         return value
-    return [printable(value) if isinstance(value, str) else value]
+    return [make_printable(value) if isinstance(value, str) else value]
 
 
-def printable(text: str) -> str:
-    """A line break or a terminal's control character in a name must not change what stands around it."""
+def make_printable(text: str) -> str:
+    """Line breaks, and the characters that control a terminal, as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def as_text(table: Table) -> str:
-    lines = ["  ".join(row).rstrip() for row in _aligned(table, [table.headings, *table.cells])]
-    note = textwrap.wrap(printable(table.note), WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([*_unless_empty(printable(table.title)), *lines, *note])
+def shorten(text: str, most: int) -> str:
+    """At most so many characters, with dots in the place of the rest."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def as_markdown(table: Table) -> str:
-    rows = [tuple(map(markdown, row)) for row in [table.headings, *table.cells]]
-    head, *body = (f"| {' | '.join(row)} |" for row in _aligned(table, rows))
+def render_text(table: Table) -> str:
+    title = make_printable(table.title)
+    lines = ["  ".join(row).rstrip() for row in _align(table, [table.headings, *table.cells])]
+    note = textwrap.wrap(make_printable(table.note), WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*([title] if title else []), *lines, *note])
+
+
+def render_markdown(table: Table) -> str:
+    rows = [tuple(map(escape_markdown, row)) for row in [table.headings, *table.cells]]
+    head, *body = (f"| {' | '.join(row)} |" for row in _align(table, rows))
     rule = "|" + "|".join(":--" if column.left else "--:" for column in table.columns) + "|"
-    title = [f"**{markdown(printable(table.title))}**"] if table.title else []
-    return "\n\n".join([*title, "\n".join([head, rule, *body]), *_unless_empty(markdown(printable(table.note)))])
+    title, note = (escape_markdown(make_printable(text)) for text in (table.title, table.note))
+    parts = [title and f"**{title}**", "\n".join([head, rule, *body]), note]
+    return "\n\n".join(part for part in parts if part)
 
 
-def as_latex(table: Table) -> str:
-    r"""A tabular for \usepackage{booktabs}; in a table with a caption if there is something to say."""
-    head, *body = (f"{' & '.join(row)} \\\\" for row in _aligned(table, [_latex_headings(table), *_latex_cells(table)]))
+def render_latex(table: Table) -> str:
+    r"""A tabular for \usepackage{booktabs}, inside a table with a caption if there is a title or a note."""
+    headings = [re.sub(r"^r\\_(L|[0-9]+) ", r"$r_{\1}$ ", escape_latex(heading)) for heading in table.headings]
+    cells = [list(map(escape_latex, row)) for row in table.cells]
+    head, *body = (f"{' & '.join(row)} \\\\" for row in _align(table, [headings, *cells]))
     layout = "".join("l" if column.left else "r" for column in table.columns)
     lines = [
         rf"\begin{{tabular}}{{{layout}}}",
         *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
         r"\end{tabular}",
     ]
-    caption = ". ".join(latex(printable(said)) for said in (table.title, table.note) if said)
+    caption = ". ".join(escape_latex(make_printable(text)) for text in (table.title, table.note) if text)
     if caption:
         lines = [r"\begin{table}", r"\centering", *lines, rf"\caption{{{caption}}}", r"\end{table}"]
     return "\n".join(lines)
 
 
-def _latex_headings(table: Table) -> tuple[str, ...]:
-    return tuple(re.sub(r"^r\\_(L|[0-9]+) ", r"$r_{\1}$ ", latex(heading)) for heading in table.headings)
-
-
-def _latex_cells(table: Table) -> list[tuple[str, ...]]:
-    return [tuple(map(latex, row)) for row in table.cells]
-
-
-def as_csv(table: Table) -> str:
-    """Without title and note: a heading and values."""
+def render_csv(table: Table) -> str:
+    """Headings and values, without title and note."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerows([table.flat_headings, *table.flat_rows])
@@ -142,15 +143,15 @@ def as_csv(table: Table) -> str:
 
 
 RENDERINGS: dict[str, Callable[[Table], str]] = {
-    "text": as_text,
-    "markdown": as_markdown,
-    "latex": as_latex,
-    "csv": as_csv,
+    "text": render_text,
+    "markdown": render_markdown,
+    "latex": render_latex,
+    "csv": render_csv,
 }
 
 
-def _aligned(table: Table, rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Every cell as wide as the widest of its column."""
+def _align(table: Table, rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Pad every cell to the widest of its column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         [
@@ -159,10 +160,6 @@ def _aligned(table: Table, rows: Sequence[Sequence[str]]) -> list[list[str]]:
         ]
         for row in rows
     ]
-
-
-def _unless_empty(text: str) -> list[str]:
-    return [text] if text else []
 
 
 MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
@@ -174,17 +171,16 @@ LATEX_SPECIAL = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     "±": r"$\pm$",
-    # after the end of a row these would be an option of it
+    # at the start of a row LaTeX would read these as an option of the row before
     "[": "{[}",
     "*": "{*}",
     **{character: f"\\{character}" for character in "{}$&#_%"},
 }
 
 
-def markdown(text: str) -> str:
-    """The text as it is, whatever of it Markdown would take for a mark."""
+def escape_markdown(text: str) -> str:
     return MARKDOWN_SPECIAL.sub(r"\\\1", text)
 
 
-def latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     return "".join(LATEX_SPECIAL.get(character, character) for character in text)

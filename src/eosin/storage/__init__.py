@@ -1,1 +1,1 @@
-"""Files that are whole or not there."""
+"""Files on disk: atomic writes, JSON lines, locks and tensors."""

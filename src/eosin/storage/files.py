@@ -1,9 +1,8 @@
-"""Files that are whole or not there: written beside their place, and moved there in one step."""
+"""Atomic files: written under another name and moved into place, so that no reader sees half a file."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import os
@@ -11,18 +10,17 @@ import shutil
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import IO
 
 from eosin.errors import BadInput
 
 BUNDLED_RUNS = Path(str(resources.files("eosin") / "bundled" / "runs"))
 """Trained models that come with the package."""
 PARTIAL = ".partial"
-"""Ending of a file that is being written. One that is found was left by a process that was killed."""
+"""Suffix of a file while it is written. A kill can leave such a file behind."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make the file under another name, see it safely on the disk, and only then give it its name."""
+    """Let `write` create the file under another name, flush it to the disk, and then move it into place."""
     if path.exists() and not path.is_file():
         raise BadInput(f"{path} is a folder or a device, where a file should be; move it away, or name another")
     partial = path.with_name(path.name + PARTIAL)
@@ -47,17 +45,9 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_atomically(path, lambda partial: partial.write_bytes(content))
 
 
-def real(path: Path) -> Path:
-    """Where it leads; a link that leads round in a circle stays what it is."""
+def resolve_path(path: Path) -> Path:
+    """Follow links; unlike `Path.resolve`, a circle of links is no error."""
     return Path(os.path.realpath(path))
-
-
-def locked_file(file: IO[str], otherwise: str) -> None:
-    """Let no other process have the file until it is closed; if another one has it, say so."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise BadInput(otherwise) from None
 
 
 def _flush(path: Path) -> None:
@@ -68,7 +58,8 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def digest_of_files(paths: list[Path]) -> str:
+def hash_files(paths: list[Path]) -> str:
+    """SHA-256 of the contents."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -76,8 +67,8 @@ def digest_of_files(paths: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def set_aside(path: Path) -> Path:
-    """Keep a copy of a file beside it, under a name that nothing has yet, which is returned."""
-    kept = next(name for n in itertools.count(1) if not (name := path.with_name(f"{path.name}.{n}.kept")).exists())
-    write_atomically(kept, lambda partial: shutil.copyfile(path, partial))
-    return kept
+def keep_copy(path: Path) -> Path:
+    """Copy a file to a new name beside it; returns that name."""
+    copy = next(name for n in itertools.count(1) if not (name := path.with_name(f"{path.name}.{n}.kept")).exists())
+    write_atomically(copy, lambda partial: shutil.copyfile(path, partial))
+    return copy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eosin.events import Event, Watch
+from eosin.storage.json_lines import append_lines, read_lines
 
 LOG, CURVES = "log.jsonl", "tensorboard"
 
@@ -26,20 +26,16 @@ class Log:
 
     def write(self, event: Event) -> None:
         facts = {key: _as_json(value) for key, value in event.facts.items()}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"event": event.kind, **facts}, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(self.path, [json.dumps({"event": event.kind, **facts}, allow_nan=False)])
 
     @property
     def size(self) -> int:
         return self.path.stat().st_size
 
     def read(self) -> Iterator[Event]:
-        with self.path.open(encoding="utf-8") as file:
-            for line in file:
-                facts = json.loads(line)
-                yield Event(facts.pop("event"), facts)
+        for line in read_lines(self.path, "events"):
+            facts = json.loads(line)
+            yield Event(facts.pop("event"), facts)
 
 
 def _as_json(value: Any) -> Any:

@@ -28,7 +28,8 @@ from eosin.data.tokenizer import TOKENIZER, Tokenizer
 from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.settings import Table, get_section, read_toml
-from eosin.storage.files import BUNDLED_RUNS, PARTIAL, locked_file, write_text
+from eosin.storage.files import BUNDLED_RUNS, PARTIAL, write_text
+from eosin.storage.locks import hold_lock
 from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.log import LOG
 from eosin.training.trainer import Trainer
@@ -227,9 +228,7 @@ def parse_identity(identity: dict[str, str]) -> dict[str, Any]:
 def lock_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[RunWriter]:
     """A new run directory, or an existing one with the same settings, for this process alone."""
     check_place(folder, settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        locked_file(lock, f"another process is training in {folder}; wait for it or choose another --out")
+    with hold_lock(folder / LOCK, f"another process is training in {folder}; wait for it or choose another --out"):
         check_place(folder, settings)
         if not (folder / CONFIG).exists():
             create_run(folder, settings, corpus)

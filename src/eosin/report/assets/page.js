@@ -1,5 +1,5 @@
 "use strict";
-// Everything that a model wrote is put on the page as text: by textContent here, escaped in the tables.
+// Text of a model is inserted by textContent only; the template escapes it in the tables.
 const data = JSON.parse(document.getElementById("data").textContent);
 
 function element(kind, properties = {}, ...children) {
@@ -8,18 +8,18 @@ function element(kind, properties = {}, ...children) {
   return made;
 }
 
-function colour(name) {
+function readColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// plotly reads some texts as markup; names and tokens are none
-function plain(text) {
+// plotly reads names and hover texts as HTML
+function escapeHtml(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-const PHONE = 640; // narrower than so many pixels
-function themed(layout, width, traces) {
-  const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
+const PHONE = 640; // pixels; narrower screens are phones
+function applyTheme(layout, width, traces) {
+  const axis = { gridcolor: readColour("--line"), zerolinecolor: readColour("--line"), linecolor: readColour("--line"), automargin: true };
   const axes = {};
   for (const name of ["xaxis", "yaxis", "yaxis2"]) {
     if (name !== "yaxis2" || layout.yaxis2) axes[name] = { ...axis, ...(layout[name] || {}) };
@@ -27,9 +27,9 @@ function themed(layout, width, traces) {
   const narrow = width < PHONE;
   const below = { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0 };
   return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--ink"), size: 12 },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: readColour("--ink"), size: 12 },
     margin: { l: 50, r: 20, t: 36, b: 45 }, showlegend: traces > 1,
-    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft") }, ...layout, ...axes,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: readColour("--soft") }, ...layout, ...axes,
     // on a phone the legend stands below the chart, which grows by its lines
     ...(narrow ? { legend: below, height: (layout.height || 340) + (traces > 1 ? 22 * traces : 0) } : {}),
   };
@@ -38,7 +38,7 @@ function themed(layout, width, traces) {
 const drawn = new Map();
 function draw(place, traces, layout) {
   drawn.set(place, [traces, layout]);
-  const whole = themed(layout, place.clientWidth, traces.length);
+  const whole = applyTheme(layout, place.clientWidth, traces.length);
   if (whole.height) place.style.height = `${whole.height}px`;
   Plotly.react(place, traces, whole, { responsive: true, displaylogo: false, displayModeBar: place.clientWidth < PHONE ? false : "hover" });
 }
@@ -57,7 +57,7 @@ const waiting = new IntersectionObserver((entries) => {
 }, { rootMargin: "400px" });
 document.querySelectorAll("[data-chart]").forEach((place) => waiting.observe(place));
 
-function value(cell) {
+function readValue(cell) {
   const number = Number(cell.dataset.value);
   return cell.dataset.value === "" || Number.isNaN(number) ? cell.textContent : number;
 }
@@ -69,8 +69,8 @@ function sort(button) {
   heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
   const rows = [...body.rows];
   rows.sort((a, b) => {
-    const x = value(a.cells[heading.cellIndex]), y = value(b.cells[heading.cellIndex]);
-    // what has no number comes last, either way
+    const x = readValue(a.cells[heading.cellIndex]), y = readValue(b.cells[heading.cellIndex]);
+    // cells without a number come last in both orders
     if (typeof x !== typeof y) return typeof x === "number" ? -1 : 1;
     const order = typeof x === "number" ? x - y : x.localeCompare(y);
     return descending ? -order : order;
@@ -79,11 +79,11 @@ function sort(button) {
 }
 document.querySelectorAll("th button").forEach((button) => button.addEventListener("click", () => sort(button)));
 
-function options(select, names) {
+function fillOptions(select, names) {
   select.replaceChildren(...names.map((name, place) => element("option", { value: String(place), textContent: name })));
 }
 
-function completionOf(example) {
+function buildCompletion(example) {
   const line = element("p");
   line.append(element("span", { className: "prefix", textContent: example.prefix }));
   const onset = example.loop ? example.loop.onset - 1 : Infinity;
@@ -98,22 +98,22 @@ function showTraces() {
   const picker = document.getElementById("context");
   if (!picker) return;
   const groups = [...new Set(data.examples.map((example) => example.group))];
-  options(picker, groups);
+  fillOptions(picker, groups);
   const show = () => {
     const chosen = data.examples.filter((example) => example.group === groups[Number(picker.value)]);
     const traces = chosen.map((example) => ({
-      name: plain(`${example.run}, ${example.decoder}`), mode: "lines+markers", marker: { size: 4 },
+      name: escapeHtml(`${example.run}, ${example.decoder}`), mode: "lines+markers", marker: { size: 4 },
       x: example.steps.map((_, place) => place + 1), y: example.steps.map((step) => Math.max(step[2], 1e-12)),
       text: example.steps.map(([token, probability, , rank, kept, removed]) =>
-        `${plain(JSON.stringify(token))} p = ${probability.toPrecision(3)}<br>eos: rank ${rank}, ` +
-        (removed ? `removed by ${plain(removed)}` : `kept, one of ${kept}`)),
+        `${escapeHtml(JSON.stringify(token))} p = ${probability.toPrecision(3)}<br>eos: rank ${rank}, ` +
+        (removed ? `removed by ${escapeHtml(removed)}` : `kept, one of ${kept}`)),
       hovertemplate: "step %{x}: %{text}<br>p(eos) = %{y:.3g}<extra></extra>",
     }));
     const layout = { xaxis: { title: { text: "step" } }, yaxis: { type: "log", title: { text: "p(eos)" } } };
     draw(document.getElementById("trace"), traces, layout);
     document.getElementById("traced").replaceChildren(...chosen.map((example) => element("div", { className: "completion" },
       element("span", { className: "tag", textContent: `${example.run}, ${example.decoder}` }),
-      element("span", { className: "tag", textContent: example.cause }), completionOf(example))));
+      element("span", { className: "tag", textContent: example.cause }), buildCompletion(example))));
   };
   picker.addEventListener("change", show);
   show();
@@ -126,8 +126,8 @@ function showCompletions() {
   const by = document.getElementById("completions-by"), cause = document.getElementById("completions-cause");
   const decoders = ["all decoders", ...new Set(data.completions.map((each) => each.by))];
   const causes = ["all endings", ...new Set(data.completions.map((each) => each.cause))];
-  options(by, decoders);
-  options(cause, causes);
+  fillOptions(by, decoders);
+  fillOptions(cause, causes);
   const show = () => {
     const wanted = data.completions.filter((each) =>
       (by.value === "0" || each.by === decoders[Number(by.value)]) &&

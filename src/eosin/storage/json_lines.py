@@ -1,0 +1,55 @@
+"""Files of JSON lines: only whole lines count, and each line is on the disk before the next one is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from eosin.errors import BadInput
+
+
+def read_lines(path: Path, content: str) -> Iterator[str]:
+    """Read the whole lines of a file of `content`, one at a time. A last line that a kill cut off is skipped."""
+    with path.open(encoding="utf-8") as file:
+        try:
+            for line in file:
+                if line.endswith("\n"):
+                    yield line[:-1]
+                elif not line.startswith("{"):
+                    end = line[:40]
+                    raise BadInput(f"{path} is not a file of {content}, and is left as it is: it ends with {end!r}")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{path} is not a file of {content}: it is not UTF-8") from error
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append whole lines and wait until they are on the disk. A line that a kill cut off is removed first."""
+    with path.open("a+b") as file:
+        file.truncate(_find_end(file))
+        file.write("".join(f"{line}\n" for line in lines).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _find_end(file: BinaryIO) -> int:
+    """The place after the last whole line."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 1))
+    if file.read(1) in (b"\n", b""):
+        return size
+    file.seek(0)
+    return file.read().rfind(b"\n") + 1
+
+
+def parse_json(line: str) -> Any:
+    """Parse a line of JSON. A whole number has at most 64 bits."""
+    return json.loads(line, parse_int=_parse_short_int)
+
+
+def _parse_short_int(digits: str) -> int:
+    if len(digits) > len(str(2**64)):
+        raise ValueError(f"{digits[:20]}... is too large a number")
+    return int(digits)
