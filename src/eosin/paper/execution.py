@@ -186,7 +186,7 @@ def measure_bundled(shop: Workshop, piece: Bundled) -> Entry:
         "finished": True,
         "perplexity": {"test": shop.perplexity(model, opened.corpus, "test", None)},
         "weights": digest_of_files([folder / WEIGHTS]),
-        "settings": origin(folder, corpus)["settings"],
+        "settings": opened.origin["settings"],
         "best_epoch": best_epoch(folder),
         "epochs": opened.settings.training.epochs,
         "run": piece.run,
@@ -218,7 +218,7 @@ def progress_of(folder: Path) -> Entry:
     epochs = [event for event in log if event["event"] == "epoch"]
     return {
         "weights": digest_of_files([folder / WEIGHTS]),
-        "settings": origin(folder, corpus_of(folder))["settings"],
+        "settings": open_run(folder).origin["settings"],
         "best_epoch": best_epoch(folder),
         "epochs": len(epochs),
         "valid_perplexities": [event["valid_perplexity"] for event in epochs],
