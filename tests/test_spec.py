@@ -105,7 +105,7 @@ def test_every_rule_can_be_named():
         ("beam:-1", "needs a whole number as its width"),
         ("beam:0", "width must be a whole number from 1 to 1000000, got 0"),
         ("beam:4,stop=soon", "stop must be 'full' (width finished) or 'first' (one finished), got 'soon'"),
-        ("beam:4,stopp=first", "decoder 'beam:4,stopp=first': unknown option 'stopp': did you mean stop?"),
+        ("beam:4,stopp=first", "decoder 'beam:4,stopp=first': unknown option 'stopp': did you mean 'stop'?"),
         ("greedy,temperature=0.7", "this decoder takes none"),
         ("nucleus:0.2,temprature=1", "did you mean 'temperature'?"),
         ("nucleus:0.2,temperature", "options are written key=value"),
