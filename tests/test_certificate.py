@@ -10,10 +10,9 @@ import torch
 from definitions import DEFINITIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kept_sets import lined, listed, surveyed
 from members import DECODERS, EOS, MODELS, RULES, SEARCHES, TEMPERED, VOCAB, Specimen, fits, neural, prefixes
 from test_floor import TwoEnds
-from test_next_token import surveyed
-from test_truncation import lined, listed
 from torch.testing import assert_close
 
 import eosin

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from test_next_token import surveyed
-from test_truncation import lined, listed
+from kept_sets import lined, listed, surveyed
 from torch.testing import assert_close
 
 import eosin

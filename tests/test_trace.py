@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 from definitions import by_probability
+from kept_sets import surveyed
 from members import DECODERS, EOS, MODELS, SAMPLERS, TEMPERED, VOCAB, Specimen, fits
 from naive import at_temperature, distributions, kept_set
-from test_next_token import surveyed
 
 import eosin
 from eosin.decoding.distribution import BLOCK
@@ -154,8 +154,8 @@ class Mute:
 
     def check(self, vocab_size: int) -> None: ...
 
-    def begin(self, indices, eos_ids, max_steps, seed):
-        return parse_decoder("greedy").begin(indices, eos_ids, max_steps, seed)
+    def begin(self, indices, eos_ids, max_steps, seed, stop):
+        return parse_decoder("greedy").begin(indices, eos_ids, max_steps, seed, stop)
 
 
 @pytest.mark.parametrize(

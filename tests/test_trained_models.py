@@ -14,10 +14,10 @@ from texts import write_lines
 
 import eosin
 from eosin.causes import Cause
-from eosin.events import Event
 from eosin.data.corpus import Recipe
 from eosin.data.preparation import prepare
 from eosin.data.sources import open_source
+from eosin.events import Event
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
 from eosin.proofs.drift import MOVES

@@ -7,8 +7,8 @@ import torch
 from definitions import DEFINITIONS
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from kept_sets import lined, listed, masked, surveyed
 from members import RULES, fits
-from test_next_token import surveyed
 
 from eosin.decoding.samplers import draw
 from eosin.decoding.truncation import (
@@ -20,32 +20,7 @@ from eosin.decoding.truncation import (
     Nucleus,
     TopK,
     Typical,
-    keep_mask,
-    keep_mask_by_line,
 )
-
-
-def listed(rule, asked) -> list[set[int] | None]:
-    """The kept set of each row as a list gives it; None where it is too long for one."""
-    kept = rule.keep(asked)
-    if kept is None:
-        return [None] * asked.rows
-    sets = []
-    for row in range(asked.rows):
-        others = {int(i) for i, lp in zip(kept.ids[row], kept.log_probs[row], strict=True) if lp > -math.inf}
-        eos = {int(i) for i, lp in zip(asked.eos_ids, kept.eos_log_probs[row], strict=True) if lp > -math.inf}
-        sets.append(others | eos if kept.complete[row] else None)
-    return sets
-
-
-def lined(rule, asked) -> list[set[int]]:
-    """The kept set of each row as the line through the order gives it, tokens that cannot occur left out."""
-    return [set(row.nonzero()[:, 0].tolist()) for row in keep_mask_by_line(rule, asked)]
-
-
-def masked(rule, asked) -> list[set[int]]:
-    """The kept set of each row, written out."""
-    return [set(row.nonzero()[:, 0].tolist()) for row in keep_mask(rule, asked)]
 
 
 def possible(probs: list[float], tokens: set[int]) -> set[int]:

@@ -6,14 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_sets import surveyed
 from torch.testing import assert_close
 
 from eosin.decoding.distribution import BLOCK, NextToken, Workspace, survey, top_places
 from eosin.logits import Dense, Factored, Rewritten
-
-
-def surveyed(logits: torch.Tensor, eos_ids: tuple[int, ...] = (2,), temperature: float = 1.0) -> NextToken:
-    return survey(Dense(logits), torch.tensor(eos_ids), len(logits), Workspace()).at(temperature)
 
 
 def example(vocab: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from definitions import DEFINITIONS
+from kept_sets import surveyed
 from members import RULES, SAMPLERS, TRUNCATION_SPECS, fits
-from test_next_token import surveyed
 from torch.testing import assert_close
 
 from eosin.decoding.distribution import BLOCK
