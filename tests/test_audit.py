@@ -20,7 +20,7 @@ from eosin.auditing.tally import ngrams
 from eosin.causes import Cause
 from eosin.decoding.loops import PERIODS, SHORTEST, find_tail
 from eosin.errors import BadInput
-from eosin.events import Event
+from eosin.events import Event, Stopped
 from eosin.proofs.constructions import Coin, Loop
 from eosin.records.record import read_records
 

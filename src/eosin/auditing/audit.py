@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 import eosin
-from eosin.auditing.identity import behaviour, identity
+from eosin.auditing.identity import behaviour, identity, identity_of_decoder
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
 from eosin.contracts import Decoder, Generative
 from eosin.decoding.batch_invariance import is_steady
 from eosin.decoding.decode import complete
 from eosin.decoding.job import Contexts, Job, Prefixes, pool_of
 from eosin.decoding.loop import SMALLEST_BATCH
+from eosin.decoding.spec import is_specified
 from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
 from eosin.devices import device_of, eval_mode
@@ -109,9 +110,10 @@ def audit(
         **({"stop": list(stop.strings)} if stop else {}),
         **(about or {}),
     }
-    wanted = {str(decoder) for decoder in parsed}
+    signatures = {str(each): {**signature, "decoder": str(each), **identity_of_decoder(each)} for each in parsed}
     with open_records(out) as (there, write), eval_mode(model):
         done = check_records(there, out, signature)
+        check_same_decoders(done, parsed, out)
         check_certificates(out, signature["model"])
         steady = is_steady(model, first_prefixes(job.contexts), largest_batch(job, parsed))
         for decoder in parsed:
@@ -119,14 +121,14 @@ def audit(
             if ALL in shards:
                 continue
             prover = prover_of(model, decoder, steady) if signature["proofs"] else None
-            counter = ShardCounter(job, decoder, {**signature, "decoder": str(decoder)}, prover)
+            counter = ShardCounter(job, decoder, signatures[str(decoder)], prover)
             for record in counter.count(shards, watch):
                 save_certificates(out, counter.certificates())
                 record = add_text(record, text_of)
                 write(record)
                 done.append(record)
                 watch(Event("shard", {"record": record}))
-    return Audit([record for record in done if record.signature["decoder"] in wanted], steady)
+    return Audit([record for record in done if record.signature["decoder"] in signatures], steady)
 
 
 def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) -> list[Decoder]:
@@ -195,7 +197,8 @@ class ShardCounter:
             tally.loops[cycle] = replace(tally.loops[cycle], drift=self.drifts[cycle])
 
     def certificates(self) -> list[CertifiedCycle]:
-        cycles = self.prover.cycles if self.prover else []
+        """None for a decoder without a specification, because nobody could check them again."""
+        cycles = self.prover.cycles if self.prover and is_specified(self.decoder) else []
         return [CertifiedCycle(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
 
 
@@ -205,6 +208,20 @@ def add_text(record: Record, text_of: Callable[[list[int]], str] | None) -> Reco
         return record
     loops = {cycle: replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
     return replace(record, counts=replace(record.counts, loops=loops))
+
+
+def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Path | str | None) -> None:
+    """A decoder that the caller wrote may have changed, and kept its name."""
+    known: dict[str, Any] = {record.signature["decoder"]: record.signature.get("made_of") for record in done}
+    for decoder in decoders:
+        name, made_of = str(decoder), identity_of_decoder(decoder).get("made_of")
+        if known.setdefault(name, made_of) != made_of:
+            raise BadInput(f"{name} is the name of two different decoders; rename one, or name another file (--out)")
+        if made_of and len(made_of) > 1 and any(record.signature["decoder"] == name for record in done):
+            raise BadInput(
+                f"{out} holds records of {name} already, and it cannot be told from others: {', '.join(made_of[1:])} "
+                "cannot be read; name another file (--out)"
+            )
 
 
 def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:

@@ -22,11 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eosin.contracts import Generative, Prefix, Token, Uniforms
+from eosin.contracts import Decoder, Generative, Prefix, Token, Uniforms
 from eosin.decoding.decode import complete
 from eosin.decoding.distribution import NextToken
 from eosin.decoding.job import Job
 from eosin.decoding.samplers import LeftToRight
+from eosin.decoding.spec import is_specified
+from eosin.devices import eval_mode
 from eosin.storage.tensors import digest_of
 
 DIGITS = 16
@@ -43,7 +45,7 @@ PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 MODULE_STATE = {
-    *MODULE_PARTS, "training", "_non_persistent_buffers_set", "_flat_weights", "_flat_weight_refs",
+    *MODULE_PARTS, "_non_persistent_buffers_set", "_flat_weights", "_flat_weight_refs",
     "_compiled_call_impl",  # what it does is tried, as with every model
 }  # fmt: skip
 """Attributes of every torch module that do not change its output, or that are read by other names."""
@@ -56,8 +58,9 @@ COPYING = ("__reduce_ex__", "__reduce__", "__getstate__")
 def identity(model: Generative) -> dict[str, Any]:
     """What the model is made of: `weights` of its parameters, `parts` of everything else."""
     parameters = dict(getattr(model, "named_parameters", list)())
-    inventory = Inventory(skipped=parameters.values())
-    parts = inventory.read(model, "model")
+    inventory = Inventory(hashed_elsewhere=parameters)
+    with eval_mode(model):
+        parts = inventory.read(model, "model")
     return {
         "kind": type(model).__name__,
         "vocab_size": model.vocab_size,
@@ -66,6 +69,16 @@ def identity(model: Generative) -> dict[str, Any]:
         "parts": parts[:DIGITS],
         **({"unreadable": inventory.unreadable[:MOST_UNREADABLE]} if inventory.unreadable else {}),
     }
+
+
+def identity_of_decoder(decoder: Decoder) -> dict[str, Any]:
+    """What a decoder of one's own is made of, as `made_of`; of any other, its specification says it all."""
+    decoder = getattr(decoder, "sampler", decoder)  # of the survival estimator
+    if is_specified(decoder):
+        return {}
+    inventory = Inventory()
+    parts = inventory.read(decoder, "decoder")[:DIGITS]
+    return {"made_of": [parts, *inventory.unreadable[:MOST_UNREADABLE]]}
 
 
 def behaviour(model: Generative, prefixes: Prefix, max_steps: int = TRIED_STEPS) -> str:
@@ -98,9 +111,9 @@ class Inventory:
     so sharing a part or copying it makes no difference.
     """
 
-    def __init__(self, skipped: Iterable[Tensor] = ()):
-        self.skipped = {id(tensor) for tensor in skipped}
-        """Tensors whose values are hashed elsewhere."""
+    def __init__(self, hashed_elsewhere: Mapping[str, Tensor] | None = None):
+        self.names = {id(tensor): name for name, tensor in (hashed_elsewhere or {}).items()}
+        """Of tensors whose values are hashed elsewhere, by id."""
         self.unreadable: list[str] = []
         """Where the parts are that cannot be read."""
         self.ignored: set[str] = set()
@@ -152,7 +165,8 @@ def hashed(*words: str) -> str:
 
 def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str]:
     yield f"{value.dtype} {tuple(value.shape)}"
-    if id(value) in inventory.skipped:
+    if id(value) in inventory.names:
+        yield inventory.names[id(value)]  # which of them it is: parts of one shape may be used in another order
         return
     try:
         yield digest_of({"": value.detach().cpu().contiguous()})
@@ -161,7 +175,7 @@ def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str
 
 
 def read_module(inventory: Inventory, value: nn.Module, place: str) -> Iterator[str]:
-    """Training mode is left out, since an audit evaluates."""
+    """An audit evaluates every module that the model knows of; any other one stays in the mode that it is in."""
     with inventory.ignoring(value):
         yield inventory.read(type(value), f"{place}'s class")
         plain = {name: it for name, it in vars(value).items() if name not in MODULE_STATE | HOOKS}
@@ -188,7 +202,8 @@ def read_set(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
 
 def read_function(inventory: Inventory, value: types.FunctionType, place: str) -> Iterator[str]:
     yield f"{value.__module__}.{value.__qualname__}"
-    if is_installed(value.__module__) and not value.__closure__:
+    made_in = value.__globals__.get("__name__")  # functools.wraps gives a function the __module__ of another one
+    if is_installed(value.__module__) and is_installed(made_in) and not value.__closure__:
         return
     yield inventory.read(value.__code__, place)
     yield inventory.read_all([value.__defaults__, value.__kwdefaults__], place)
@@ -260,7 +275,7 @@ def read_object(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
         if copies_in_its_own_way(type(value)):
             yield from read_state(inventory, value, object.__getstate__(value), place)
         if isinstance(made, str):
-            yield made
+            yield f"{getattr(value, '__module__', None)}.{made}"
             yield inventory.read(getattr(value, "__wrapped__", None), place)
             return
         make, arguments, state, items, pairs = (*made, None, None, None)[:5]

@@ -18,6 +18,8 @@ from eosin.decoding.truncation import TRUNCATIONS, Consistent, parse_number
 from eosin.errors import BadInput
 
 CONSISTENT = "consistent-"
+BUILT_IN = {None, *TRUNCATIONS.values()}
+"""The rules that come with the package, and none."""
 
 
 def parse_decoder(spec: str) -> Decoder:
@@ -45,6 +47,15 @@ def build_decoder(name: str, value: str, options: dict[str, str]) -> Decoder:
     check_options(options, "temperature")
     temperature = parse_number(options.get("temperature", "1"))
     return Sampler(None if name == "ancestral" else parse_truncation(name, value), temperature)
+
+
+def is_specified(decoder: Decoder) -> bool:
+    """Whether a decoder's specification says all about it. A rule that was added may have other code next time."""
+    name = str(decoder).partition(":")[0].removeprefix(CONSISTENT)
+    try:
+        return TRUNCATIONS.get(name) in BUILT_IN and parse_decoder(str(decoder)) == decoder
+    except BadInput:
+        return False
 
 
 def parse_truncation(name: str, value: str) -> Truncation:

@@ -56,6 +56,8 @@ class Page:
     """How many completions there are."""
     made_of: Sequence[str] = field(default_factory=list)
     """Where the numbers come from."""
+    summary: Sequence[Table] = ()
+    """Tables that the page begins with."""
     digest: str = ""
     """Of what it was made of, for whoever wants to know whether it has to be made anew."""
 
@@ -63,6 +65,7 @@ class Page:
         parts = [
             *self._head(),
             f"<h1>{escape(self.title)}</h1>",
+            *(line for table in self.summary for line in table_html(table)),
             '<div class="verdict">',
             *(f'<p class="{escape(said.tone)}">{escape(said.text)}</p>' for said in self.verdict),
             "</div>",
