@@ -304,7 +304,7 @@ class ClosestFirst(SmallestSet):
 
     name = "closest-first"
     mass: float
-    allowed = Interval(0, 1)
+    allowed = (Interval(0, 1),)
 
     def order(self, next_token):
         entropy = next_token.entropy[:, None].to(next_token.dtype)
@@ -313,8 +313,8 @@ class ClosestFirst(SmallestSet):
     def keep(self, next_token):
         return None
 
-    def enough(self, running, tie):
-        return running >= self.mass
+    def enough(self, running, next_token):
+        return running[0] >= self.mass
 
 
 @dataclass(frozen=True)
