@@ -298,7 +298,16 @@ def test_the_demo_shows_the_failure_and_its_cure(
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["records-demo-st.jsonl", "records-demo.jsonl"]
     assert "demo-st" in shown
     (tmp_path / "demo").mkdir()  # a folder of that name is no run
+    capsys.readouterr()
     main(["trace", "demo", "--max-steps", "30"])
+    assert "with period 8 (seen, not proved)" in capsys.readouterr().out
+    main(["trace", "demo-st", "--max-steps", "30"])
+    assert "ended with eos" in capsys.readouterr().out
+    main(["decode", "demo", "--max-steps", "60"])
+    failing, twin, cured = capsys.readouterr().out.partition("demo-st\n")
+    assert twin
+    assert "repeats from step 5" in failing
+    assert cured.count("eos at step") == 5
     main(["certify", "demo-st", "greedy"])
     assert "Every decoding has ended by step 693" in capsys.readouterr().out
     assert eosin.load("demo").vocab_size == 4000

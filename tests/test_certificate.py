@@ -19,7 +19,7 @@ from torch.testing import assert_close
 import eosin
 from eosin.decoding.floor import Floor
 from eosin.decoding.samplers import Greedy, Sampler
-from eosin.decoding.truncation import Consistent, Eta, MinP, TopK, Typical
+from eosin.decoding.truncation import Consistent, Eta, Interval, MinP, SmallestSet, TopK, Typical
 from eosin.errors import BadInput
 from eosin.guarantees.certificate import (
     EPSILONS,
@@ -283,6 +283,42 @@ def test_a_top_k_of_the_whole_vocabulary_keeps_eos():
     assert certify(theorem_3_4(5), "top-k:5").theorem == "Theorem 4.1"
     assert certify(theorem_3_4(5), "top-k:5").consistent
     assert certify(theorem_3_4(6), "top-k:5").consistent is None
+
+
+@dataclass(frozen=True)
+class ClosestFirst(SmallestSet):
+    """The rule of typical sampling, by somebody who writes no more than what it keeps."""
+
+    name = "closest-first"
+    mass: float
+    allowed = Interval(0, 1)
+
+    def order(self, next_token):
+        entropy = next_token.entropy[:, None].to(next_token.dtype)
+        return lambda log_probs: -(log_probs + entropy).abs()
+
+    def keep(self, next_token):
+        return None
+
+    def enough(self, running, tie):
+        return running >= self.mass
+
+
+@dataclass(frozen=True)
+class WithoutTheBest(ClosestFirst):
+    """It says that it can drop the most probable token, and not when it keeps it."""
+
+    name = "without-the-best"
+    keeps_best = False
+
+
+@pytest.mark.parametrize("rule", [ClosestFirst(0.2), WithoutTheBest(0.2)], ids=lambda rule: rule.name)
+def test_nothing_is_promised_of_a_rule_that_says_too_little(rule):
+    """The surprise of 0.25 is closer to the entropy than that of 0.55, so eos is dropped at every step."""
+    model, sampler = Fixed(torch.tensor([0.55, 0.25, 0.1, 0.1]).log(), (0,)), Sampler(rule)
+    assert not eosin.decode(model, [[1]] * 5, sampler, max_steps=50).terminated.any()
+    assert certify(model, sampler).consistent is None
+    assert certify(model, Sampler(Consistent(rule))).consistent
 
 
 def test_a_tie_guarantees_nothing():

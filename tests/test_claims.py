@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,15 +168,20 @@ class Folder:
         signature = {**asked, "contexts": {"count": CONTEXTS_COUNT, "digest": text}, "shard": "all"}
         with path.open("a") as file:
             file.write(Record(Signature.from_table(signature), counts).to_line() + "\n")
+        self.train(model, seed)
 
-    def perplexity(self, model: str, test: float, seed: int = 0) -> None:
+    def train(self, model: str, seed: int = 0, test: float = 100.0, finished: bool = True, key: str = "") -> None:
         run = self.plan.runs(model)[seed]
         machine = dict.fromkeys(("processor", "torch", "eosin"), "")
-        trained = {"finished": True, "best_epoch": 1, "epochs": 1, "precision": "float32", "training_seconds": 1.0}
-        entry = {"name": f"training {run}", "what": "training", "key": "", "seconds": 1.0, "machine": machine}
+        trained = {"finished": finished, "best_epoch": 1, "epochs": 1, "precision": "float32", "training_seconds": 1.0}
+        key = key or self.plan.training(model, seed, {}).key
+        entry = {"name": f"training {run}", "what": "training", "key": key, "seconds": 1.0, "machine": machine}
         measured = {"run": run, "perplexity": {"valid": test, "test": test}}
         with (self.path / PIECES).open("a") as file:
             file.write(json.dumps({**entry, **trained, **measured}) + "\n")
+
+    def perplexity(self, model: str, test: float, seed: int = 0) -> None:
+        self.train(model, seed, test)
 
     def judge(self, name: str, tokenization: str = "bpe") -> Judgement:
         return Evidence(self.plan, Results(self.path)).judge(CLAIMS[tokenization, name])
@@ -274,6 +280,23 @@ def test_records_of_another_text_are_never_compared(folder: Folder):
     folder.record("bpe-lstm-softmax", "greedy", set(), text="another")
     with pytest.raises(BadInput, match="records of different contexts cannot be compared"):
         folder.judge("tanh-over-lstm")
+
+
+def test_initialisations_on_another_text_are_never_averaged(tmp_path: Path):
+    made = Folder(tmp_path, seeds=2)
+    made.record("bpe-tanh-st-1e-3", "greedy", set(), 0)
+    made.record("bpe-tanh-st-1e-3", "greedy", set(), 1, text="another")
+    with pytest.raises(BadInput, match="bpe-tanh-st-1e-3-seed-1; audit both on the same text"):
+        made.judge("st-tanh")
+
+
+@pytest.mark.parametrize("how", [{"finished": False}, {"key": "of-other-settings"}])
+def test_only_finished_runs_of_the_same_settings_are_evidence(how: dict[str, Any], folder: Folder):
+    """A run in the middle of its training, or one on other text, decides nothing."""
+    folder.record("bpe-tanh-softmax", "greedy", set(range(80)))
+    assert folder.judge("greedy-tanh").verdict == Verdict.HOLDS
+    folder.train("bpe-tanh-softmax", **how)
+    assert folder.judge("greedy-tanh").verdict == Verdict.NOT_MEASURED
 
 
 @pytest.mark.parametrize(

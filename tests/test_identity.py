@@ -1,9 +1,11 @@
 """What tells models apart: two that differ in anything never share records, and one that is the same always does."""
 
+import cmath
 import copy
 import functools
 import json
 import logging
+import math
 import random
 import re
 import subprocess
@@ -20,11 +22,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from eosin.decoding.choice import Sampler
 from members import MODELS, neural
 from torch import nn
 
 import eosin
 from eosin.auditing.identity import Inventory, hash_behaviour, identify, is_installed
+from eosin.decoding.truncation import MinP
 from eosin.errors import BadInput
 from eosin.states import TensorState
 
@@ -193,7 +197,37 @@ def with_part(name: str, value: object) -> eosin.NeuralLM:
     return with_head(head)
 
 
+class Ordered(nn.Module):
+    """Two layers of one shape, used in an order that only a plain list knows."""
+
+    vocab_size, eos_ids = 3, (0,)
+    prefill, step = Table.prefill, Table.step
+
+    def __init__(self, order: str, of: str = "layers"):
+        super().__init__()
+        self.logits = ENDS
+        self.a, self.b = (nn.Linear(3, 3, device="meta").to_empty(device="cpu") for _ in "ab")
+        for number, parameter in enumerate(self.parameters()):
+            nn.init.constant_(parameter, number)
+        layers = [getattr(self, name) for name in order]
+        self.order = layers if of == "layers" else [layer.weight for layer in layers]
+
+
+def in_disguise(scale: float):
+    """A function that passes for one of torch."""
+    made = (lambda values: values * 2) if scale == 2 else (lambda values: values * 3)
+    return functools.wraps(nn.functional.relu)(made)
+
+
 PAIRS = {
+    "the order of parts": (lambda: Ordered("ab"), lambda: Ordered("ba")),
+    "the order of weights": (lambda: Ordered("ab", "weights"), lambda: Ordered("ba", "weights")),
+    "a function in disguise": (lambda: Table(ENDS, f=in_disguise(2)), lambda: Table(ENDS, f=in_disguise(3))),
+    "a function of the same name": (lambda: Table(ENDS, f=math.sqrt), lambda: Table(ENDS, f=cmath.sqrt)),
+    "the mode of a part that nothing evaluates": (
+        lambda: Table(ENDS, net=nn.BatchNorm1d(3).train()),
+        lambda: Table(ENDS, net=nn.BatchNorm1d(3).eval()),
+    ),
     "tensors": (lambda: Table(ENDS), lambda: Table(GOES_ON)),
     "one bit of a tensor": (lambda: Table(ENDS), lambda: Table(torch.nextafter(ENDS, GOES_ON))),
     "the type of a tensor": (lambda: Table(ENDS), lambda: Table(ENDS.double())),
@@ -374,6 +408,40 @@ def test_what_is_installed_is_told_by_its_place(monkeypatch: pytest.MonkeyPatch,
         module.__file__ = str(place)
         monkeypatch.setitem(sys.modules, name, module)
         assert is_installed(name) == installed
+
+
+def rule_of_ones_own(factor: float, name: str = "own"):
+    @dataclass(frozen=True)
+    class Own(MinP):
+        def least(self, next_token):
+            return next_token.best_log_prob + math.log(self.ratio * factor)
+
+    Own.name = name
+    return Sampler(Own(0.5))
+
+
+@pytest.mark.parametrize("name", ["own", "min-p"])
+def test_records_of_another_decoder_of_the_same_name_are_not_given(name: str, tmp_path: Path):
+    model = Table(torch.tensor([[0.0, 4.0, 2.0]] * 3))
+    asked = {"max_steps": 40, "out": tmp_path / "records.jsonl"}
+    rule, other = rule_of_ones_own(1.0, name), rule_of_ones_own(1e-6, name)
+    first = eosin.audit(model, [[1], [2]], [rule], **asked)
+    again = eosin.audit(model, [[1], [2]], [rule_of_ones_own(1.0, name), "greedy"], **asked)
+    assert again.records[0].counts == first.records[0].counts
+    with pytest.raises(BadInput, match=f"{name}:0.5 is the name of two different decoders"):
+        eosin.audit(model, [[1], [2]], [other], **asked)
+    with pytest.raises(BadInput, match=f"{name}:0.5 is the name of two different decoders"):
+        eosin.audit(model, [[1], [2]], [rule, other], max_steps=40)
+
+
+def test_an_audit_with_a_rule_of_ones_own_goes_on_where_loops_were_certified(tmp_path: Path):
+    model = neural("tanh", "softmax", eos_bias=-30.0)
+    model.output.bias.data[4] += 30
+    asked = {"max_steps": 60, "out": tmp_path / "records.jsonl"}
+    first = eosin.audit(model, [[1], [2]], [rule_of_ones_own(1.0)], **asked)
+    assert set(first.by_decoder["own:0.5"].counts.causes) == {"proved infinite"}
+    again = eosin.audit(model, [[1], [2]], [rule_of_ones_own(1.0), "greedy"], **asked)
+    assert again.by_decoder.keys() == {"own:0.5", "greedy"}
 
 
 def test_a_model_that_does_something_else_is_another():

@@ -912,6 +912,53 @@ def test_a_grid_names_the_best_and_trains_no_model_twice(tmp_path: Path):
     assert {row[-1] for row in table.rows} == {"", "the paper"}  # nobody chooses from a part
 
 
+DROPOUT = """
+kind = "grid"
+title = "dropout"
+decoders = ["greedy"]
+initialisations = 2
+
+[sweep]
+"core.dropout" = [0.1, 0.4]
+
+[[models]]
+label = "tanh-RNN"
+model = "word-tanh-softmax"
+"""
+
+
+def test_a_sweep_with_a_decoder_audits_the_first_initialisations_of_each_setting(tmp_path: Path):
+    """Mean and deviation of r_L beside the perplexity, and a figure with a point for each initialisation."""
+    (tmp_path / "dropout.toml").write_text(DROPOUT)
+    chosen, out = preset(tmp_path, tmp_path / "dropout.toml"), tmp_path / "out"
+    reproduce(chosen, "--out", out, "--seeds", "3")
+    runs = sorted(path.name for path in (out / "records").iterdir())
+    assert runs == sorted(
+        f"word-tanh-softmax{seed}-dropout-{dropout}" for seed in ("", "-seed-1") for dropout in ("0.1", "0.4")
+    )
+    rows = csv_rows(out / "tables" / "dropout.csv")
+    assert [row["greedy r_L (%): initialisations"] for row in rows] == ["2", "2"]
+    assert sum(row["chosen by"] == "us" for row in rows) == 1
+    unended = [
+        100 * record.counts.ratio(12).value
+        for run in ("word-tanh-softmax-dropout-0.4", "word-tanh-softmax-seed-1-dropout-0.4")
+        for record in read_records(out / "records" / run / "test-12-12.jsonl")
+    ]
+    assert float(rows[1]["greedy r_L (%): ours"]) == pytest.approx(sum(unended) / 2)
+    assert (out / "figures" / "dropout.svg").is_file()
+
+
+def test_the_dropout_figure_of_seeds_has_three_initialisations_a_point():
+    """The first value is that of the preset, so it needs no trainings of its own."""
+    seeds = load_preset("seeds")
+    plan = Plan(seeds, (load_exhibit("dropout"),), tuple(range(seeds.initialisations)))
+    assert {piece.run for piece in plan.trainings} == {
+        f"bpe-tanh-softmax{seed}{dropout}"
+        for seed in ("", "-seed-1", "-seed-2")
+        for dropout in ("", "-dropout-0.2", "-dropout-0.3")
+    }
+
+
 ENDS_AT_ONCE = """
 [changes.head]
 kind = "self-terminating"
@@ -1046,7 +1093,7 @@ def test_mistakes_in_an_exhibit_are_told_before_anything_is_trained(
         ("exhibits = [3]", "exhibits must be a list, each entry of it a string"),
         ("exhibits = []\n[changes]\ncore = 3", "changes must be a table"),
         ("exhibits = []", "a preset names exhibits"),
-        ('exhibits = ["statistics"]\nbaselines = ["word-tahn-softmax"]', "did you mean 'word-tanh-softmax'?"),
+        ('exhibits = ["statistics"]\n[bundled]\n"word-tahn-softmax" = "demo"', "did you mean 'word-tanh-softmax'?"),
         ('exhibits = ["statistics"]\ninitialisations = 100000', "1 to 1000"),
         ('exhibits = []\n[matching]\n"*" = 3', "matching must be a table"),
         ('exhibits = ["statistics"]\ncontexts = -1', "contexts at least 0"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,11 @@ def default_dtype(dtype: torch.dtype):
     return lambda: switched(torch.set_default_dtype, dtype, torch.float32)
 
 
+def products_of_mkldnn(precision: str):
+    """The setting that torch has since 2.9; where it is in use, the one for all products raises an error."""
+    return lambda: switched(partial(setattr, torch.backends.mkldnn.matmul, "fp32_precision"), precision, "none")
+
+
 SURROUNDINGS = {
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "autocast to float16": lambda: torch.autocast("cpu", torch.float16),
@@ -41,6 +46,7 @@ SURROUNDINGS = {
     "float16 by default": default_dtype(torch.float16),
     "meta by default": lambda: torch.device("meta"),
     "medium products": lambda: switched(torch.set_float32_matmul_precision, "medium", "highest"),
+    **({"products of mkldnn": products_of_mkldnn("bf16")} if hasattr(torch.backends, "fp32_precision") else {}),
     "flushed denormals": lambda: switched(torch.set_flush_denormal, True, False),
 }
 SPECS = ["greedy", "beam:3", "nucleus:0.4", "consistent-typical:0.2,temperature=1.5", "min-p:0.1"]

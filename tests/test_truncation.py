@@ -295,3 +295,17 @@ def test_top_k_above_the_vocabulary():
 def test_consistent_twice_is_refused():
     with pytest.raises(ValueError, match="must be one that can drop eos, got consistent-top-k:2"):
         Consistent(Consistent(TopK(2)))
+
+
+@pytest.mark.parametrize("vocab_size", [40, 1030, 5000])
+@pytest.mark.parametrize("mu", [0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999])
+def test_a_nucleus_that_is_surely_one_token_is(mu: float, vocab_size: int):
+    """Equal others, whose small probabilities are all rounded in one direction when they are added to the leader's."""
+    rule = Nucleus(mu)
+    least = math.log((vocab_size - 1) * mu / (1 - mu))
+    logits = torch.zeros(500, vocab_size)
+    logits[:, 1] = least + torch.linspace(0, 6e-6, 500) / (mu * (1 - mu))
+    leads = (logits[:, 1:2].double() - logits.double()).index_fill(1, torch.tensor([1]), math.inf)
+    sure = rule.margin(leads.T) > 0
+    assert sure.any()
+    assert (kept_by(rule, surveyed(logits, [0]))[sure].sum(1) == 1).all()

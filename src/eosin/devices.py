@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -88,12 +89,25 @@ def own_precision() -> Iterator[None]:
     Autocast around a call of this package does not reach the model either: the same call must give the same tokens, and
     a proof speaks of the precision of the weights. A model that is to run under autocast enters it in its own `step`.
     """
-    before = torch.get_float32_matmul_precision()
     with ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-        if before != "highest":
-            torch.set_float32_matmul_precision("highest")
-            stack.callback(torch.set_float32_matmul_precision, before)
+        multiply_exactly(stack)
         yield
+
+
+def multiply_exactly(stack: ExitStack) -> None:
+    """No product of float32 is rounded to less before it is added up, until the stack is left."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set by the settings that torch has for each kind of product, and by no other
+        backends: Any = torch.backends
+        for kind in (backends, backends.cuda.matmul, backends.mkldnn.matmul):
+            if (its_own := kind.fp32_precision) not in ("none", "ieee"):
+                kind.fp32_precision = "ieee"
+                stack.callback(setattr, kind, "fp32_precision", its_own)
+        return
+    if before != "highest":
+        torch.set_float32_matmul_precision("highest")
+        stack.callback(torch.set_float32_matmul_precision, before)

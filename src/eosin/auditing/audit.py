@@ -21,7 +21,7 @@ from msgspec import structs
 from torch import Tensor
 
 import eosin
-from eosin.auditing.identity import hash_behaviour, identify
+from eosin.auditing.identity import hash_behaviour, identify, identify_decoder
 from eosin.auditing.tally import MOST_EXAMPLES, Tally
 from eosin.contracts import Decoder, Generative
 from eosin.decoding.batch_invariance import is_steady
@@ -38,6 +38,7 @@ from eosin.decoding.decode import (
     whole,
 )
 from eosin.decoding.loop import SMALLEST_BATCH, Cohort, unroll, usual_pool
+from eosin.decoding.spec import is_specified
 from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
 from eosin.errors import BadInput
@@ -123,16 +124,17 @@ def audit(
         **({"stop": list(stop.strings)} if stop else {}),
         **(about or {}),
     }
-    wanted = {str(decoder) for decoder in parsed}
+    wanted = {str(decoder): {**common, "decoder": str(decoder), **identify_decoder(decoder)} for decoder in parsed}
     with appending(out) as (there, write), evaluating(model):
         done = finished(there, out, common)
+        check_same_decoders(done, parsed, out)
         check_certificates(out, common["model"])
         steady = steadiness(model, contexts, pool, max(decoder.rows_per_context for decoder in parsed))
         for decoder in parsed:
             shards = {record.signature.shard for record in done if record.signature.decoder == str(decoder)}
             if ALL in shards:
                 continue
-            work = Work(model, contexts, decoder, {**common, "decoder": str(decoder)}, pool, steady, watch, stop, tick)
+            work = Work(model, contexts, decoder, wanted[str(decoder)], pool, steady, watch, stop, tick)
             for record in work.records(without=shards):
                 keep_certificates(out, work.certificates())
                 record = spelt(record, text_of)
@@ -245,7 +247,8 @@ class Work:
             tally.loops[cycle] = structs.replace(tally.loops[cycle], drift=self.looked_at[cycle])
 
     def certificates(self) -> list[CertifiedCycle]:
-        cycles = self.prover.cycles if self.prover else []
+        """None of a decoder that no specification makes: nobody could check them again."""
+        cycles = self.prover.cycles if self.prover and is_specified(self.decoder) else []
         return [CertifiedCycle(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
 
 
@@ -255,6 +258,20 @@ def spelt(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
         return record
     loops = {cycle: structs.replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
     return structs.replace(record, counts=structs.replace(record.counts, loops=loops))
+
+
+def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Path | str | None) -> None:
+    """A rule of one's own may have changed, and have the name that it had."""
+    told: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
+    for decoder in decoders:
+        name, made_of = str(decoder), identify_decoder(decoder).get("made_of")
+        if told.setdefault(name, made_of) != made_of:
+            raise BadInput(f"{name} is the name of two different decoders; rename one, or name another file (--out)")
+        if made_of and len(made_of) > 1 and any(record.signature.decoder == name for record in done):
+            raise BadInput(
+                f"{out} holds records of {name} already, and it cannot be told from others: {', '.join(made_of[1:])} "
+                "cannot be read; name another file (--out)"
+            )
 
 
 def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:

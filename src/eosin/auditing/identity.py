@@ -22,10 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eosin.contracts import Generative, Prefix, Token, Uniforms
-from eosin.decoding.decode import completed
+from eosin.contracts import Decoder, Generative, Prefix, Token, Uniforms
+from eosin.decoding.decode import completed, evaluating
 from eosin.decoding.distribution import NextToken
 from eosin.decoding.samplers import LeftToRight
+from eosin.decoding.spec import is_specified
 from eosin.storage.tensors import hash_tensors
 
 DIGITS = 16
@@ -44,7 +45,7 @@ MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 HOOKS = {name for name in vars(nn.Module()) if "hooks" in name}
 FORWARD_HOOKS = sorted(name for name in HOOKS if name.startswith("_forward_"))
 NOT_IN_IDENTITY = {
-    *MODULE_PARTS, *HOOKS, "training", "_non_persistent_buffers_set", "_flat_weights", "_flat_weight_refs",
+    *MODULE_PARTS, *HOOKS, "_non_persistent_buffers_set", "_flat_weights", "_flat_weight_refs",
     "_compiled_call_impl",  # its effect is tried, as with every model
 }  # fmt: skip
 """Attributes of every torch module that do not change its output, or that are read in another way."""
@@ -55,8 +56,9 @@ COPYING = ("__reduce_ex__", "__reduce__", "__getstate__")
 def identify(model: Generative) -> dict[str, Any]:
     """What the model is made of: `weights` is a digest of its parameters, `parts` of everything else."""
     parameters = dict(getattr(model, "named_parameters", list)())
-    inventory = Inventory(skipped=parameters.values())
-    parts = inventory.read(model, "model")
+    inventory = Inventory(hashed_elsewhere=parameters)
+    with evaluating(model):
+        parts = inventory.read(model, "model")
     return {
         "kind": type(model).__name__,
         "vocab_size": model.vocab_size,
@@ -65,6 +67,16 @@ def identify(model: Generative) -> dict[str, Any]:
         "parts": parts[:DIGITS],
         **({"unreadable": inventory.unreadable[:MOST_UNREADABLE]} if inventory.unreadable else {}),
     }
+
+
+def identify_decoder(decoder: Decoder) -> dict[str, Any]:
+    """What a custom decoder is made of, as `made_of`; other decoders are known by their specifications."""
+    decoder = getattr(decoder, "sampler", decoder)  # of the survival estimator
+    if is_specified(decoder):
+        return {}
+    inventory = Inventory()
+    parts = inventory.read(decoder, "decoder")[:DIGITS]
+    return {"made_of": [parts, *inventory.unreadable[:MOST_UNREADABLE]]}
 
 
 def hash_behaviour(model: Generative, prefixes: Prefix, max_steps: int = TRIED_STEPS) -> str:
@@ -99,9 +111,9 @@ class Inventory:
     contents, so sharing or copying a part makes no difference.
     """
 
-    def __init__(self, skipped: Iterable[Tensor] = ()):
-        self.skipped = {id(tensor) for tensor in skipped}
-        """Tensors whose values are hashed elsewhere."""
+    def __init__(self, hashed_elsewhere: Mapping[str, Tensor] | None = None):
+        self.names = {id(tensor): name for name, tensor in (hashed_elsewhere or {}).items()}
+        """The names of tensors whose values are hashed elsewhere, by id."""
         self.unreadable: list[str] = []
         """The places of parts that cannot be read."""
         self.ignored: set[str] = set()
@@ -158,7 +170,8 @@ def hash_words(*words: str) -> str:
 
 def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str]:
     yield f"{value.dtype} {tuple(value.shape)}"
-    if id(value) in inventory.skipped:
+    if id(value) in inventory.names:
+        yield inventory.names[id(value)]  # parts of one shape may be used in another order
         return
     try:
         yield hash_tensors({"": value.detach().cpu().contiguous()})
@@ -167,7 +180,7 @@ def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str
 
 
 def read_module(inventory: Inventory, value: nn.Module, place: str) -> Iterator[str]:
-    """Without its training mode, since an audit evaluates."""
+    """An audit evaluates every module that the model knows; any other one keeps its training mode."""
     with inventory.ignoring(value):
         yield inventory.read(type(value), f"{place}'s class")
         plain = {name: it for name, it in vars(value).items() if name not in NOT_IN_IDENTITY}
@@ -181,7 +194,8 @@ def read_module(inventory: Inventory, value: nn.Module, place: str) -> Iterator[
 
 def read_function(inventory: Inventory, value: types.FunctionType, place: str) -> Iterator[str]:
     yield f"{value.__module__}.{value.__qualname__}"
-    if is_installed(value.__module__) and not value.__closure__:
+    made_in = value.__globals__.get("__name__")  # functools.wraps copies the __module__ of another function
+    if is_installed(value.__module__) and is_installed(made_in) and not value.__closure__:
         return
     yield inventory.read(value.__code__, place)
     yield from inventory.read_sequence([value.__defaults__, value.__kwdefaults__, vars(value)], place)
@@ -251,7 +265,7 @@ def read_object(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
         if customizes_copying(type(value)):  # and may leave out what changes the output
             yield from read_state(inventory, value, object.__getstate__(value), place)
         if isinstance(reduced, str):
-            yield reduced
+            yield f"{getattr(value, '__module__', None)}.{reduced}"
             yield inventory.read(getattr(value, "__wrapped__", None), place)
             return
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]

@@ -21,14 +21,17 @@ from eosin.decoding.decode import as_list, completed
 from eosin.decoding.loop import usual_pool
 from eosin.decoding.loops import Tail, repeating_tail
 from eosin.errors import BadInput
+from eosin.models.checkpoint import TWINS
 from eosin.outcome import Completion
 from eosin.storage.files import write_text
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. A prompt for a run becomes
 a context as those of the corpus are: <bos> and its last k tokens, padded on the left where it is shorter. A tail that
-repeats is shown once, in brackets.
+repeats is shown once, in brackets. `demo` and `demo-lstm` are small models that come with Eosin; each is followed by
+its self-terminating twin on the same contexts.
 
 examples:
+  eosin decode demo
   eosin decode runs/lstm --decoder nucleus:0.4 --count 10
   eosin decode runs/lstm --prompt "The city was founded in" --decoder beam:4
   eosin decode runs/lstm --prompts mine.txt --decoder ancestral --seed 3 --out completions.jsonl
@@ -53,6 +56,18 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.out is not None and (options.out.is_dir() or not options.out.parent.is_dir()):
         raise BadInput(f"{options.out} cannot be written: name a file in a folder that is there")
+    machine_readable = options.json or options.out is not None
+    names = (options.subject,) if machine_readable else TWINS.get(options.subject, (options.subject,))
+    for name in names:
+        if len(names) > 1:
+            print(f"{name}\n")
+        decode_model(argparse.Namespace(**{**vars(options), "subject": name}))
+    if len(names) > 1:
+        print(f"eosin audit {options.subject} counts what does not end, and proves which loops never end")
+
+
+def decode_model(options: argparse.Namespace) -> None:
+    """Decode with one model, and print or write its completions."""
     opened_run = opened(options)
     prefixes = prefixes_of(options, opened_run)
     completions = completions_of(options, opened_run, prefixes)

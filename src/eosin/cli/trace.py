@@ -17,15 +17,18 @@ from eosin.data.sources import CONTEXTS
 from eosin.decoding.loops import Tail, repeating_tail
 from eosin.decoding.trace import Step, Trace, trace
 from eosin.errors import BadInput
+from eosin.models.checkpoint import TWINS
 from eosin.report.tables import Column, Table, render_text
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. One context is decoded;
 for each step there is a line with the chosen token, its probability, the probability of eos and its rank (1 is the
 most probable token), how many tokens the decoder could choose from, and whether eos was among them. Probabilities are
 the model's, before temperature and truncation. A beam search chooses from the most probable tokens of its hypothesis,
-as many as it is wide.
+as many as it is wide. `demo` is a small model that comes with Eosin, `demo-st` its self-terminating twin.
 
 examples:
+  eosin trace demo
+  eosin trace demo-st
   eosin trace runs/lstm --decoder nucleus:0.2
   eosin trace runs/lstm --decoder top-k:4 --context 17 --contexts valid --seed 3
   eosin trace runs/lstm --prompt "The city was founded in" --last 30
@@ -33,6 +36,8 @@ examples:
 
 EDGE = 20
 """Steps that are shown at the beginning and at the end of a long trace."""
+DEMO_CONTEXT = 3
+"""A context on which greedy decoding of the bundled demo loops, and that of its self-terminating twin ends."""
 WIDEST = 24
 """Letters of a token that are shown."""
 COLUMNS = (
@@ -50,7 +55,12 @@ COLUMNS = (
 def add_options(verb: argparse.ArgumentParser) -> None:
     add_decoding_options(verb)
     source = verb.add_mutually_exclusive_group()
-    source.add_argument("--context", type=int, metavar="N", help="its number, counted from 0 as in audits (default: 0)")
+    source.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help=f"its number, counted from 0 as in audits (default: 0; demo: {DEMO_CONTEXT})",
+    )
     source.add_argument("--prompt", metavar="TEXT", help="continue this text")
     verb.add_argument("--contexts", choices=CONTEXTS, help="where the context comes from (default: test)")
     length = verb.add_mutually_exclusive_group()
@@ -61,6 +71,8 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.last is not None and options.last < 1:
         raise BadInput(f"--last must be at least 1, got {options.last}")
+    if options.context is None and options.prompt is None:
+        options.context = DEMO_CONTEXT if options.subject in TWINS["demo"] else 0
     opened_run = opened(options)
     found = traced(options, opened_run, prefix_of(options, opened_run))
     tail = repeating_tail(np.array(found.tokens))

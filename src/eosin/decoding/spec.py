@@ -36,6 +36,14 @@ def parse_decoder(spec: str) -> Decoder:
     return Sampler(parse_truncation(name, value, spec), **allowed(options, {"temperature": float}, spec))
 
 
+def is_specified(decoder: Decoder) -> bool:
+    """Whether its specification makes this very decoder. One with a rule of one's own is made by no specification."""
+    try:
+        return parse_decoder(str(decoder)) == decoder
+    except BadInput:
+        return False
+
+
 def parse_truncation(name: str, value: str, spec: str) -> Truncation | None:
     if name == "ancestral":
         return None

@@ -8,6 +8,7 @@ differences are combined over initialisations.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 
 from eosin.errors import BadInput
 from eosin.paper.exhibits import FOLDER, Exhibit, Shown, exhibit_names, filled_in, load_exhibit
-from eosin.paper.plan import Plan
+from eosin.paper.plan import Bundled, Plan, Training
 from eosin.paper.results import Results
 from eosin.records.differences import Difference, combine, compare_paired, compare_unpaired, wasserstein_distance
 from eosin.records.record import Record
@@ -111,24 +112,28 @@ class Evidence:
 
     def judge(self, claim: Claim) -> Judgement:
         """The verdict on one claim."""
+        check_same_contexts(claim, [record for case in claim.cases for record in self.records(case).values()])
         rule = RULES[claim.rule](claim, self)
         verdict, ours = rule.decide() if rule.is_measured() else (Verdict.NOT_MEASURED, "")
         return Judgement(claim, verdict, ours, claim.paper or rule.quote_paper())
 
     def records(self, case: Case) -> dict[int, Record]:
-        """By initialisation, those that have been audited to the end."""
-        audits = {
-            seed: self.plan.audit(run, (), case.contexts)
-            for seed, run in zip(self.plan.seeds_of(case.model), self.plan.runs(case.model), strict=True)
-        }
+        """By initialisation, those of finished runs that have been audited to the end."""
+        audits = {seed: self.plan.audit(run, (), case.contexts) for seed, run in self.finished_runs(case.model)}
         found = {seed: self.results.records(audit).get(case.decoder) for seed, audit in audits.items()}
         return {seed: record for seed, record in found.items() if record is not None}
 
+    def finished_runs(self, model: str) -> list[tuple[int, str]]:
+        """By initialisation, those that the results have with the settings of the plan, and so with its text."""
+        trained: list[Bundled | Training] = [*self.plan.bundled, *self.plan.trainings]
+        pieces = {piece.run: piece for piece in trained}
+        runs = zip(self.plan.seeds_of(model), self.plan.runs(model), strict=True)
+        return [(seed, run) for seed, run in runs if run in pieces and self.results.entry(pieces[run])]
+
     def perplexities(self, case: Case) -> dict[int, float]:
         """Of test, by initialisation."""
-        runs = zip(self.plan.seeds_of(case.model), self.plan.runs(case.model), strict=True)
-        entries = {seed: self.results.training(run) for seed, run in runs}
-        return {seed: entry["perplexity"]["test"] for seed, entry in entries.items() if entry and entry["finished"]}
+        entries = {seed: self.results.training(run) for seed, run in self.finished_runs(case.model)}
+        return {seed: entry["perplexity"]["test"] for seed, entry in entries.items() if entry}
 
     def data_lengths(self, models: Iterable[str]) -> dict[int, int]:
         """How many continuations of test have each length, in the first corpus of these models that was counted."""
@@ -236,7 +241,6 @@ class Falls(Compares):
     def compare(self, first: Record, second: Record) -> Difference:
         one, other = first.counts.unended, second.counts.unended
         both = sorted(one.keys() & other.keys())
-        check_same_contexts(first, second)
         return compare_paired(compare([one[context] for context in both], [other[context] for context in both]))
 
     def value(self, measured: Record) -> float:
@@ -286,7 +290,6 @@ class Nearer(Compares):
         return wasserstein_distance(all_lengths(record), self.evidence.data_lengths(self.claim.models))
 
     def compare(self, first: Record, second: Record) -> Difference:
-        check_same_contexts(first, second)
         (near, error), (far, other_error) = self.distance(first), self.distance(second)
         return Difference.around(far - near, 1.96 * math.hypot(error, other_error))
 
@@ -316,8 +319,9 @@ class Alike(Rule):
 
     def difference(self, case: Case) -> Difference:
         first, second = (self.evidence.records(each) for each in (self.claim.cases[0], case))
-        seeds = self.shared_seeds()
-        return combine([compare_unpaired(ratio_of(first[seed]), ratio_of(second[seed])) for seed in seeds])
+        return combine(
+            [compare_unpaired(ratio_of(first[seed]), ratio_of(second[seed])) for seed in self.shared_seeds()]
+        )
 
 
 RULES: dict[str, type[Rule]] = {
@@ -359,13 +363,17 @@ def all_lengths(record: Record) -> dict[int, int]:
     return lengths
 
 
-def check_same_contexts(first: Record, second: Record) -> None:
-    for key in ("contexts", "max_steps"):
-        if first.signature.table.get(key) != second.signature.table.get(key):
-            raise BadInput(
-                f"records of different {key} cannot be compared: {first.signature.table.get(key)} and "
-                f"{second.signature.table.get(key)}; audit both models on the same text, with the same limit"
-            )
+def check_same_contexts(claim: Claim, records: Sequence[Record]) -> None:
+    """Records on contexts of one kind must be of the same contexts and the same limit."""
+    for first, second in itertools.pairwise(sorted(records, key=lambda record: record.signature["contexts_from"])):
+        alike = ["max_steps", *["contexts"] * (first.signature["contexts_from"] == second.signature["contexts_from"])]
+        for key in alike:
+            if first.signature.table.get(key) != second.signature.table.get(key):
+                raise BadInput(
+                    f"{claim.says}: records of different {key} cannot be compared, {first.signature.table.get(key)} of "
+                    f"{first.signature['run']} and {second.signature.table.get(key)} of {second.signature['run']}; "
+                    "audit both on the same text, with the same limit"
+                )
 
 
 def in_percent(share: Difference) -> str:

@@ -196,6 +196,7 @@ def measure_bundled(shop: Workshop, piece: Bundled) -> Entry:
         "finished": True,
         "perplexity": {"test": shop.perplexity(model, corpus, "test", None)},
         "weights": hash_files([folder / WEIGHTS]),
+        "settings": origin(folder, corpus)["settings"],
         "best_epoch": best_epoch(folder),
         "epochs": settings_of(read_toml(folder / CONFIG)).training.epochs,
         "run": piece.run,
@@ -227,6 +228,7 @@ def progress_of(folder: Path) -> Entry:
     epochs = [event for event in log if event["event"] == "epoch"]
     return {
         "weights": hash_files([folder / WEIGHTS]),
+        "settings": origin(folder, corpus_of(folder))["settings"],
         "best_epoch": best_epoch(folder),
         "epochs": len(epochs),
         "valid_perplexities": [event["valid_perplexity"] for event in epochs],

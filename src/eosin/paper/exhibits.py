@@ -70,6 +70,8 @@ class Exhibit:
     temperatures: tuple[float, ...] = ()
     survival: bool = False
     """Whether survival is estimated too."""
+    initialisations: int = 1
+    """How many of each combination a sweep trains, if the preset has that many of the model."""
     shown: int = 0
     """How many contexts a pair is shown on."""
     models: tuple[Shown, ...] = ()
@@ -83,6 +85,8 @@ class Exhibit:
                 raise ValueError(f"sweep is of settings as section.key and the values to try, got {name} = {tried!r}")
         if min((*self.limits, *self.temperatures), default=1) <= 0:
             raise ValueError("limits and temperatures must be positive")
+        if not 1 <= self.initialisations <= 1000:
+            raise ValueError(f"initialisations must be 1 to 1000, got {self.initialisations}")
         if self.kind == "lengths" and not self.models:
             raise ValueError("an exhibit of lengths needs models")
         for shown in self.models:

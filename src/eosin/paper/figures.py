@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from eosin.errors import BadInput
-from eosin.paper.exhibits import Shown
-from eosin.paper.tables import View, length_distributions, ratio, test_perplexities
+from eosin.paper.exhibits import Shown, is_number
+from eosin.paper.tables import View, length_distributions, ratio, records_tried, test_perplexities
 from eosin.records.record import Record
-from eosin.report.audits import to_percent
+from eosin.report.audits import ratio_of, to_percent
 from eosin.storage.files import write_bytes
 
 ENDINGS = ("pdf", "svg", "png")
@@ -118,6 +119,36 @@ def prices(view: View) -> list[tuple[Shown, float, float]]:
     return found
 
 
+def tried_ratios(view: View) -> list[tuple[str, list[tuple[float, list[float]]]]]:
+    """By model and decoder, the ratios of all initialisations at each value of a sweep of one setting."""
+    if len(view.exhibit.sweep) != 1:
+        return []
+    (name, values), pairs = *view.exhibit.sweep.items(), itertools.product(view.exhibit.models, view.exhibit.decoders)
+    found = [
+        (
+            f"{shown.label}, {decoder}",
+            [(value, ratios_tried(view, shown, {name: value}, decoder)) for value in values if is_number(value)],
+        )
+        for shown, decoder in pairs
+    ]
+    return [(label, points) for label, points in found if any(shares for _, shares in points)]
+
+
+def ratios_tried(view: View, shown: Shown, values: dict[str, Any], decoder: str) -> list[float]:
+    return [to_percent(ratio_of(record)) for record in records_tried(view, shown.model, values, decoder)]
+
+
+def sweep_points(view: View, found: list[tuple[str, list[tuple[float, list[float]]]]], axes: Any) -> None:
+    """The ratio against a setting: a point for each initialisation, a line through their means."""
+    for place, (label, points) in enumerate(found):
+        measured = [(value, shares) for value, shares in points if shares]
+        for value, shares in measured:
+            axes.scatter([value] * len(shares), shares, color=f"C{place}", marker=MARKERS[0], s=18)
+        values, means = zip(*((value, fmean(shares)) for value, shares in measured), strict=True)
+        axes.plot(values, means, color=f"C{place}", label=f"{label} (mean)", linewidth=1)
+    axes.set(xlabel=next(iter(view.exhibit.sweep)).partition(".")[2], ylabel="$r_L$ (%)", ylim=(0, None))
+
+
 @dataclass(frozen=True)
 class Figure:
     """What there is to draw, and how."""
@@ -130,4 +161,5 @@ FIGURES = {
     "limits": Figure(decoded, curves),
     "lengths": Figure(length_distributions, length_shares),
     "heads": Figure(prices, epsilons),
+    "grid": Figure(tried_ratios, sweep_points),
 }

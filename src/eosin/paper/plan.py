@@ -240,8 +240,10 @@ class Plan:
         return merged(self.preset.changes, *special, *map(assigned, self.given))
 
     def initialisations(self, exhibit: Exhibit, model: str) -> tuple[int, ...]:
-        """Seeds; a search for settings and single completions are of the first."""
-        return self.seeds[:1] if exhibit.pairs or exhibit.sweep else self.seeds_of(model)
+        """Seeds; single completions are of the first, a search for settings is of the first few."""
+        if exhibit.sweep:
+            return self.seeds_of(model)[: exhibit.initialisations]
+        return self.seeds[:1] if exhibit.pairs else self.seeds_of(model)
 
     def seeds_of(self, model: str) -> tuple[int, ...]:
         """The last pattern that a model's name matches says how many there are of it."""
@@ -255,6 +257,10 @@ class Plan:
         if model in self.preset.bundled:
             return [self.preset.bundled[model]]
         return [run_name(model, seed) for seed in self.seeds_of(model)]
+
+    def runs_tried(self, exhibit: Exhibit, model: str, tried: dict[str, Any]) -> list[str]:
+        """One for each initialisation of a combination of settings."""
+        return [self.training(model, seed, tried).run for seed in self.initialisations(exhibit, model)]
 
     def audit(self, run: str, decoders: Sequence[str], contexts: str = "test", **how: Any) -> Audit:
         return Audit(run, contexts, self.preset.contexts, self.preset.max_steps, tuple(decoders), **how)
@@ -298,7 +304,10 @@ class Plan:
                 yield self.audit(self.runs(pair.remedy_model)[0], [pair.remedy_decoder])
 
     def _audits_of(self, shown: Shown, contexts: str, exhibit: Exhibit) -> Iterator[Audit]:
-        for run in self.runs(shown.model) if exhibit.decoders else ():
+        if not exhibit.decoders:
+            return
+        tried = [run for values in exhibit.combinations for run in self.runs_tried(exhibit, shown.model, values)]
+        for run in tried if exhibit.sweep else self.runs(shown.model):
             yield self.audit(run, exhibit.specifications, contexts, floor=shown.floor)
             if exhibit.survival:
                 yield self.audit(run, exhibit.specifications, contexts, survival=True)

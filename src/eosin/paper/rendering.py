@@ -35,6 +35,8 @@ from eosin.storage.files import write_text
 
 ENDINGS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
 PAGE, OVERVIEW, PLAN = "report.html", "README.md", "plan.toml"
+CLAIMS = "claims"
+"""The name of the tables of claims."""
 
 
 class Shown:
@@ -49,7 +51,7 @@ class Shown:
         self.judgements = judge_all(plan, results)
         claims = [claims_table(judged, tokenization) for tokenization, judged in self.judgements.items()]
         self.tables = {
-            **({"claims": claims} if claims else {}),
+            **({CLAIMS: claims} if claims else {}),
             **{view.exhibit.name: KINDS[view.exhibit.kind](view) for view in self.views},
         }
 
@@ -159,10 +161,10 @@ def took(results: Results) -> Table:
 
 
 def page(shown: Shown) -> Page:
-    """The verdict first, then what it rests on."""
+    """The claims first, then the verdict, then what both rest on."""
     views, name = shown.views, shown.plan.preset.name
     records = baseline_records(views, initialisations=1)
-    tables = [table for made in shown.tables.values() for table in made]
+    tables = [table for name, made in shown.tables.items() if name != CLAIMS for table in made]
     if any(record.counts.loops for record in records):
         tables.append(tabulate_loops(records))
     first = "Charts are of the first initialisation of each model, unless they say otherwise."
@@ -170,6 +172,7 @@ def page(shown: Shown) -> Page:
         title=f"Does it stop? The paper reproduced: {name}",
         verdict=[*verdict(views), *map(Sentence, [*beside_the_paper(tables), *unfinished(views)])],
         charts=list(charts(views, records)),
+        summary=shown.tables.get(CLAIMS, ()),
         tables=tables,
         examples=list(examples(views)),
         sources=[f"Made by {command(shown)}.", *([first] if len(shown.plan.seeds) > 1 else [])],

@@ -122,8 +122,9 @@ class Results:
         path = self.folder / audit.file
         if path not in self._records:
             self._records[path] = whole_records(path)
+            settings = (self.training(audit.run.partition("@")[0]) or {}).get("settings")
             for record in self._records[path].values():
-                check_own(record, audit, path)
+                check_own(record, audit, path, settings)
         return self._records[path]
 
     def examples(self, piece: Examples) -> list[Entry]:
@@ -181,9 +182,10 @@ def whole_records(path: Path) -> dict[str, Record]:
     return {record.signature.decoder: record for record in found if not record.missing}
 
 
-def check_own(record: Record, audit: Audit, path: Path) -> None:
-    """Records may have been copied to where those of another audit should be."""
+def check_own(record: Record, audit: Audit, path: Path, settings: str | None = None) -> None:
+    """Records may have been copied to where those of another audit, or of another text, should be."""
     asked = {"run": audit.run, "contexts_from": audit.contexts, "max_steps": audit.max_steps}
+    asked |= {"settings": settings} if settings else {}
     for name, value in asked.items():
         there = record.signature.table.get(name)
         if there != value:

@@ -49,11 +49,13 @@ class View:
     def table(self, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str) -> Table:
         gaps = [*not_trained(self.untrained()), *self.unfinished()]
         said = " ".join(filter(None, [*notes, self.exhibit.note, self.plan.preset.caution, *gaps]))
-        return Table(tuple(columns), tuple(rows), self.exhibit.title, said)
+        return Table(tuple(columns), measured_rows(columns, rows), self.exhibit.title, said)
 
     def untrained(self) -> list[str]:
+        """Runs without results, and models that the preset leaves out."""
         runs = (piece.run for piece in self.plan.of(self.exhibit).trainings)
-        return [run for run in runs if self.results.training(run) is None]
+        left_out = (model for model in self.exhibit.trained if not self.plan.runs(model))
+        return [*(run for run in runs if self.results.training(run) is None), *left_out]
 
     def unfinished(self) -> Iterator[str]:
         """What was looked at before its end."""
@@ -81,6 +83,12 @@ class View:
         counts = {record.counts.contexts for audit in own.audits for record in self.results.records(audit).values()}
         contexts = f"{' or '.join(f'{count:,}' for count in sorted(counts))} contexts." if counts else ""
         return f"L = {self.plan.preset.max_steps:,}; {contexts}".rstrip("; ")
+
+
+def measured_rows(columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> tuple[tuple[Value, ...], ...]:
+    """Rows that have a number of ours, in a table that has columns for such numbers."""
+    places = [place for place, column in enumerate(columns) if column.format is shown_ours]
+    return tuple(row for row in rows if not places or any(row[place] is not None for place in places))
 
 
 def not_trained(runs: Sequence[str]) -> Iterator[str]:
@@ -346,8 +354,9 @@ def statistics(view: View) -> list[Table]:
     rows: list[tuple[Value, ...]] = []
     for shown in view.exhibit.models:
         entry = corpus_entry(view, shown.model)
-        found = entry["statistics"] if entry else {}
-        rows.append((shown.label, *(found.get(name) for name in COUNTED)))
+        if entry is None:
+            continue
+        rows.append((shown.label, *(entry["statistics"].get(name) for name in COUNTED)))
         rows.append((f"{shown.label}, the paper's", *(shown.paper.get(name) for name in COUNTED)))
     return [view.table(columns, rows)]
 
@@ -362,11 +371,12 @@ def corpus_entry(view: View, model: str) -> Entry | None:
 
 def grid(view: View) -> list[Table]:
     """Validation perplexities; the best of each model, and the paper's choice."""
-    names = list(view.exhibit.sweep)
+    names, decoders = list(view.exhibit.sweep), view.exhibit.decoders
     columns = (
         Column("model", left=True),
         *(Column(name.split(".")[1], _setting) for name in names),
         our_column("valid perplexity"),
+        *(our_column(f"{decoder} r_L (%)") for decoder in decoders),
         Column("best epoch", format_count),
         Column("chosen by", left=True),
     )
@@ -380,8 +390,9 @@ def grid(view: View) -> list[Table]:
             by = ["us"] * (mean is not None and mean == best) + ["the paper"] * (values == shown.paper)
             measured = ours([e["perplexity"]["valid"] for e in entries], None, None)
             settings = (values[name] for name in names)
-            rows.append((shown.label, *settings, measured, how_trained(entries)[0], ", ".join(by)))
-    return [view.table(columns, rows)]
+            found = (ratio(records_tried(view, shown.model, values, decoder)) for decoder in decoders)
+            rows.append((shown.label, *settings, measured, *found, how_trained(entries)[0], ", ".join(by)))
+    return [view.table(columns, rows, *([view.at_limit()] if decoders else []))]
 
 
 def _setting(value: object) -> str:
@@ -389,8 +400,14 @@ def _setting(value: object) -> str:
 
 
 def grid_entries(view: View, model: str, values: dict[str, Any]) -> list[Entry]:
-    runs = [view.plan.training(model, seed, values).run for seed in view.plan.initialisations(view.exhibit, model)]
+    runs = view.plan.runs_tried(view.exhibit, model, values)
     return [entry for run in runs if (entry := view.results.training(run))]
+
+
+def records_tried(view: View, model: str, values: dict[str, Any], decoder: str) -> list[Record]:
+    """Of each initialisation that was trained with these settings and audited."""
+    audits = [view.plan.audit(run, ()) for run in view.plan.runs_tried(view.exhibit, model, values)]
+    return [found[decoder] for audit in audits if decoder in (found := view.results.records(audit))]
 
 
 def mean_valid(entries: Sequence[Entry]) -> float | None:

@@ -43,6 +43,8 @@ class Page:
     """How many completions there are."""
     sources: Sequence[str] = ()
     """Where the numbers come from."""
+    summary: Sequence[Table] = ()
+    """Tables at the top of the page."""
     digest: str = ""
     """Of the sources; it changes when the page has to be rendered again."""
 
