@@ -365,13 +365,13 @@ def all_lengths(record: Record) -> dict[int, int]:
 
 def check_same_contexts(claim: Claim, records: Sequence[Record]) -> None:
     """Records on contexts of one kind must be of the same contexts and the same limit."""
-    for first, second in itertools.pairwise(sorted(records, key=lambda record: record.signature["contexts_from"])):
-        alike = ["max_steps", *["contexts"] * (first.signature["contexts_from"] == second.signature["contexts_from"])]
+    for first, second in itertools.pairwise(sorted(records, key=lambda record: record.signature.contexts_from or "")):
+        alike = ["max_steps", *["contexts"] * (first.signature.contexts_from == second.signature.contexts_from)]
         for key in alike:
             if first.signature.table.get(key) != second.signature.table.get(key):
                 raise BadInput(
                     f"{claim.says}: records of different {key} cannot be compared, {first.signature.table.get(key)} of "
-                    f"{first.signature['run']} and {second.signature.table.get(key)} of {second.signature['run']}; "
+                    f"{first.signature.run} and {second.signature.table.get(key)} of {second.signature.run}; "
                     "audit both on the same text, with the same limit"
                 )
 

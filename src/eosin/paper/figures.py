@@ -14,7 +14,7 @@ from eosin.errors import BadInput
 from eosin.paper.exhibits import Shown, is_number
 from eosin.paper.tables import View, length_distributions, ratio, records_tried, test_perplexities
 from eosin.records.record import Record
-from eosin.report.audits import ratio_of, to_percent
+from eosin.report.audits import to_percent
 from eosin.storage.files import write_bytes
 
 ENDINGS = ("pdf", "svg", "png")
@@ -135,7 +135,7 @@ def tried_ratios(view: View) -> list[tuple[str, list[tuple[float, list[float]]]]
 
 
 def ratios_tried(view: View, shown: Shown, values: dict[str, Any], decoder: str) -> list[float]:
-    return [to_percent(ratio_of(record)) for record in records_tried(view, shown.model, values, decoder)]
+    return [to_percent(record.ratio) for record in records_tried(view, shown.model, values, decoder)]
 
 
 def sweep_points(view: View, found: list[tuple[str, list[tuple[float, list[float]]]]], axes: Any) -> None:
