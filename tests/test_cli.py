@@ -176,7 +176,7 @@ BAD = {
     "audit by no decoder": (["audit", "done", "--decoders", ","], "name at least one decoder"),
     "audit by a misspelt decoder": (["audit", "done", "--decoders", "gredy"], "did you mean 'greedy'?"),
     "audit of two": (["audit", "done", "--decoders", "greedy", "--out", "text.txt"], "is not a record of an audit"),
-    "audit to nowhere": (["audit", "done", "--decoders", "greedy", "--out", "text.txt/a"], "'text.txt'"),
+    "audit to nowhere": (["audit", "done", "--decoders", "greedy", "--out", "text.txt/a"], "cannot write in text.txt"),
     "no such settings": (["train", "nothing.toml"], "there is no settings file nothing.toml"),
     "a misspelt name": (["train", "word-tanh-sofmax"], "did you mean 'word-tanh-softmax'?"),
     "not a run": (["train", "data"], "is not a run directory"),

@@ -321,6 +321,8 @@ def open_records(out: Path | str | None) -> Iterator[tuple[list[Record], Callabl
     path = Path(out)
     if path == cycles_path(path):
         raise BadInput(f"{path}: this ending is that of the certificates beside the records; name another file (--out)")
+    if path.exists():
+        list(read_records(path))  # refuse another file before a lock is put beside it
     lock = path.with_name(path.name + ".lock")
     with hold_lock(lock, f"another audit is writing to {path}; wait for it, or name another file (--out)"):
         there = list(read_records(path)) if path.exists() else []

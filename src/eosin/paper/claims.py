@@ -320,8 +320,9 @@ class Alike(Rule):
 
     def difference(self, case: Case) -> Difference:
         first, second = (self.evidence.records(each) for each in (self.claim.cases[0], case))
-        seeds = self.shared_seeds()
-        return combine([compare_unpaired(ratio_of(first[seed]), ratio_of(second[seed])) for seed in seeds])
+        return combine(
+            [compare_unpaired(ratio_of(first[seed]), ratio_of(second[seed])) for seed in self.shared_seeds()]
+        )
 
 
 RULES: dict[str, type[Rule]] = {
