@@ -100,8 +100,8 @@ def audit(
     survival  estimate how probable it is not to have ended, instead of counting; for samplers
     out       a file of records: existing records are reused, and new ones are appended as shards finish
     about     more for the signature: names of the model and of the contexts
-    name      a name for a model that cannot be known from others by its parts and its behaviour, such as one that holds
-              a random generator; its records are reused only under the same name
+    name      a name for a model whose parts and behaviour do not distinguish it from others, such as one that holds a
+              random generator; its records are reused only under the same name
     text_of   decodes tokens to text, so that records can show loops
     stop      strings that end a completion; with them nothing is proved
     watch     gets the events "step" (contexts, rows), "completion" (completion, decoder) and "shard" (record);
@@ -227,8 +227,8 @@ def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Pa
             raise BadInput(f"{name} is the name of two different decoders; rename one, or name another file (--out)")
         if made_of and len(made_of) > 1 and any(record.signature.decoder == name for record in done):
             raise BadInput(
-                f"{out} holds records of {name} already, and it cannot be known from others: {', '.join(made_of[1:])} "
-                "cannot be read; name another file (--out)"
+                f"{out} holds records of {name} already, and it cannot be distinguished from others: "
+                f"{', '.join(made_of[1:])} cannot be read; name another file (--out)"
             )
 
 
@@ -298,8 +298,8 @@ def check_records(there: list[Record], out: Path | str | None, signature: dict[s
     unreadable, name = signature["model"].get("unreadable"), signature["model"].get("name")
     if there and unreadable and name is None:
         raise BadInput(
-            f"{out} holds records already, and this model cannot be known from others: {', '.join(unreadable)} cannot "
-            "be read; give the model a name (name=...), always the same one, or name another file (--out)"
+            f"{out} holds records already, and this model cannot be distinguished from others: "
+            f"{', '.join(unreadable)} cannot be read; give the model a name (name=...), always the same one, or name another file (--out)"
         )
     records = list({(record.signature.decoder, record.signature.shard): record for record in there}.values())
     for record in records:
