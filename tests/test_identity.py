@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from eosin.decoding.choice import Sampler
+from eosin.decoding.samplers import Sampler
 from members import MODELS, neural
 from torch import nn
 
@@ -531,7 +531,7 @@ def test_records_of_an_earlier_version_are_kept_and_the_audit_begins_anew(
     before = {path: path.read_bytes() for path in (out, cycles)}
     with caplog.at_level(logging.WARNING):
         again = eosin.audit(model, contexts, ["greedy"], max_steps=60, out=out)
-    assert "holds records of another version of eosin: this audit begins anew" in caplog.text
+    assert "holds records of another version of eosin: this audit starts over" in caplog.text
     assert str(again) == str(first)
     for path, content in before.items():
         assert path.with_name(f"{path.name}.1.kept").read_bytes() == content

@@ -1150,7 +1150,7 @@ def test_records_of_another_version_are_kept_beside_those_that_are_made_anew(
     lines = (out / PIECES).read_text().splitlines(keepends=True)
     (out / PIECES).write_text("".join(line for line in lines if json.loads(line)["name"] != name))
     reproduce(chosen, "--out", out, "--runs", finished / "runs")
-    assert "begins anew" in caplog.text
+    assert "starts over" in caplog.text
     assert path.with_name(f"{path.name}.1.kept").read_bytes() == kept
     assert path.read_bytes() != kept
 
