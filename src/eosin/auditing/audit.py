@@ -299,7 +299,8 @@ def check_records(there: list[Record], out: Path | str | None, signature: dict[s
     if there and unreadable and name is None:
         raise BadInput(
             f"{out} holds records already, and this model cannot be distinguished from others: "
-            f"{', '.join(unreadable)} cannot be read; give the model a name (name=...), always the same one, or name another file (--out)"
+            f"{', '.join(unreadable)} cannot be read; give the model a name (name=...), always the same one, or name "
+            "another file (--out)"
         )
     records = list({(record.signature.decoder, record.signature.shard): record for record in there}.values())
     for record in records:
