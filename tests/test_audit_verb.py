@@ -75,7 +75,6 @@ def test_proofs_are_shown_saved_and_checked_again(tmp_path: Path, capsys: pytest
         (["--check", "text.txt"], "line 1 of text.txt is not the certificate of a cycle"),
         (["--check", "empty"], "empty has no certificate"),
         (["greedy", "--check", "empty"], "leave out greedy"),
-        ([], "name at least one decoder"),
     ],
 )
 def test_nothing_to_check(arguments: list[str], says: str, there: Path, capsys: pytest.CaptureFixture[str]):
@@ -121,7 +120,7 @@ def test_survival_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert len(kept.read_text(encoding="utf-8").splitlines()) == 300
     capsys.readouterr()
     assert run("audit", "run", "--decoders", "greedy", "--survival") == 2
-    assert "greedy draws nothing" in capsys.readouterr().err
+    assert "greedy is deterministic" in capsys.readouterr().err
 
 
 LONG = ["--decoders", "ancestral,top-k:2", "--contexts", "random", "--count", "4000", "--max-steps", "20"]
@@ -175,7 +174,7 @@ def test_an_interrupt_is_one_line(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
-    assert error == f"eosin audit: interrupted; what is finished is in {out}; the same command goes on\n"
+    assert error == f"eosin audit: interrupted; finished shards are in {out}; the same command continues\n"
     assert list(read_records(out))
 
 
@@ -296,7 +295,10 @@ def test_the_demo_shows_the_failure_and_its_cure(
     assert told["demo"]["greedy"]["ratio"] > 0.05
     assert told["demo"]["greedy"]["causes"]["proved infinite"] > 0
     assert told["demo-st"]["greedy"]["ratio"] == 0  # Theorem 4.2: by step 693
-    assert list(tmp_path.iterdir()) == []
+    main(["report", "demo", "--json"])
+    (models, _) = json.loads(capsys.readouterr().out)["tables"]
+    assert {row[0] for row in models["rows"]} == {"demo", "demo-st"}
+    assert [path.name for path in tmp_path.iterdir()] == ["audits"]
     main(["audit", "demo", *asked, "--out", "records.jsonl"])
     shown = capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["records-demo-st.jsonl", "records-demo.jsonl"]
@@ -305,6 +307,8 @@ def test_the_demo_shows_the_failure_and_its_cure(
     capsys.readouterr()
     main(["trace", "demo", "--max-steps", "30"])
     assert "with period 8 (seen, not proved)" in capsys.readouterr().out
+    main(["trace", "demo"])
+    assert "with period 8 (proved infinite: certified cycle)" in capsys.readouterr().out
     main(["trace", "demo-st", "--max-steps", "30"])
     assert "ended with eos" in capsys.readouterr().out
     main(["decode", "demo", "--max-steps", "60"])

@@ -264,9 +264,9 @@ def outcome(entry: Entry) -> str:
 @contextmanager
 def workshop(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Workshop]:
     """A signal to end is heard after the step of training or the completion that is under way."""
+    from eosin.cli.progress import Bar
     from eosin.devices import use_threads
     from eosin.paper.execution import Workshop
-    from eosin.training.bar import Bar
 
     bar = Bar()
 
