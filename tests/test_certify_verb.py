@@ -108,3 +108,8 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, capsys: pytest.Capture
     assert line.startswith("eosin certify: ")
     assert says in line
     assert said.out == ""
+
+
+def test_greedy_is_what_is_certified_unless_another_decoder_is_named(capsys: pytest.CaptureFixture[str]):
+    assert run("certify", "demo") == 0
+    assert capsys.readouterr().out == f"{certify(eosin.load('demo'), 'greedy')}\n"

@@ -296,3 +296,16 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert says in line
     assert said.out == ""
     assert files(trained) == before
+
+
+def test_a_context_by_its_number(capsys: pytest.CaptureFixture[str]):
+    common = ["--decoder", "ancestral", "--contexts", "train", "--max-steps", "9", "--json"]
+    all_of_them = printed(capsys, "decode", "word", "--count", "4", *common)
+    assert printed(capsys, "decode", "word", "--context", "3", *common) == all_of_them[3:]
+    assert run("decode", "word", "--context", "6") == 2
+    assert "context must be a number from 0 to 5" in capsys.readouterr().err
+
+
+def test_padding_is_not_printed(capsys: pytest.CaptureFixture[str]):
+    for verb in ("decode", "trace"):
+        assert "<pad>" not in "\n".join(printed(capsys, verb, "word", "--prompt", "the first", "--max-steps", "3"))

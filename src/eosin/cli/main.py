@@ -117,7 +117,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=layout,
     )
     parser.add_argument("--version", action="version", version=f"eosin {eosin.__version__}")
-    commands = parser.add_subparsers(prog="eosin", dest="verb", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(prog="eosin", dest="verb", required=True, help=argparse.SUPPRESS)
     for name, summary in VERBS.items():
         verb = commands.add_parser(name, formatter_class=layout, allow_abbrev=False)
         if name == find_verb(arguments):
