@@ -263,7 +263,7 @@ def test_ratios_causes_and_lengths_are_those_of_plain_counting(outcomes: list[tu
     assert found["95% low"] <= found["r_L (%)"] <= found["95% high"]
     causes = {name: found[name] for name in ("unheard of", *Cause) if name in found}
     assert causes == Counter(cause for _, cause in outcomes)
-    assert found["mean length"] == (pytest.approx(statistics.mean(lengths)) if lengths else None)
+    assert found["mean length of ended"] == (pytest.approx(statistics.mean(lengths)) if lengths else None)
     steps = dict(tabulate_survival(records).flat_rows)
     ended = Counter(lengths)
     assert steps == {step: pytest.approx(100 * count_survivors(ended, n, step) / n) for step in {0, L, *lengths}}
