@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from eosin.decoding.samplers import Sampler
 from members import MODELS, neural
 from torch import nn
 
 import eosin
 from eosin.auditing.identity import Inventory, behaviour, identity, is_installed
+from eosin.decoding.samplers import Sampler
 from eosin.decoding.truncation import MinP
 from eosin.errors import BadInput
 from eosin.states import TensorState
