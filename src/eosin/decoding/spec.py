@@ -28,6 +28,8 @@ BUILT_IN = {None, *TRUNCATIONS.values()}
 """The rules that come with the package, and none."""
 BUILT_IN = {None, *TRUNCATIONS.values()}
 """The rules that come with the package, and none."""
+BUILT_IN = {None, *TRUNCATIONS.values()}
+"""The rules that come with the package, and none."""
 
 
 def parse_decoder(spec: str) -> Decoder:
