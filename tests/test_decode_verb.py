@@ -255,7 +255,7 @@ BAD = {
     "eos in the prompt": (["--prompt", "a <eos> b"], "word", "contains '<eos>', which is a special token"),
 }
 BAD_DECODE = {
-    "no context": (["--count", "0"], "word", "--count must be at least 1, got 0"),
+    "no context": (["--count", "0"], "word", "argument --count: must be a whole number of at least 1, got '0'"),
     "so many prompts": (["--prompt", "a", "--count", "2"], "word", "--count is for contexts of the corpus"),
     "no file": (["--prompts", "nowhere.txt"], "word", "No such file"),
     "not UTF-8": (["--prompts", "latin.txt"], "word", "latin.txt is not UTF-8 text"),
@@ -271,7 +271,7 @@ BAD_TRACE = {
         "context must be a number from 0 to 5, the last one of test, got 6",
     ),
     "before the first": (["--context", "-1"], "word", "context must be a number from 0 to 5"),
-    "last of none": (["--last", "0"], "word", "--last must be at least 1, got 0"),
+    "last of none": (["--last", "0"], "word", "argument --last: must be a whole number of at least 1, got '0'"),
     "prompt and split": (["--prompt", "a", "--contexts", "train"], "word", "prompts take its place, so leave it out"),
     "two lengths": (["--last", "3", "--all"], "word", "not allowed with argument"),
 }

@@ -20,6 +20,7 @@ from eosin.cli.model import (
     open_model,
     parse_one_decoder,
 )
+from eosin.cli.numbers import whole_number
 from eosin.cli.progress import count_events
 from eosin.cli.terminal import printable
 from eosin.contracts import Decoder
@@ -49,11 +50,12 @@ FIRST, LAST = 60, 20
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
     add_decoding_options(verb, "context", "prompt", "prompts")
     add_decoder_option(verb)
-    verb.add_argument("--count", type=int, metavar="N", help=f"how many contexts (default: {COUNT}) or prompts (all)")
-    verb.add_argument("--full", action="store_true", help="show every token of every completion")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="write completions there, one JSON line each")
+    add("--count", type=whole_number(1), metavar="N", help=f"how many contexts (default: {COUNT}) or prompts (all)")
+    add("--full", action="store_true", help="show every token of every completion")
+    add("--out", type=Path, metavar="FILE", help="write completions there, one JSON line each")
 
 
 def run(options: argparse.Namespace) -> None:
