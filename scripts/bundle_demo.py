@@ -21,7 +21,7 @@ from eosin.data.corpus import Corpus, Split, hash_corpus
 from eosin.data.preparation import list_tensors, prepare, write_corpus
 from eosin.data.tokenizer import TOKENIZER
 from eosin.models.checkpoint import CONFIG, WEIGHTS
-from eosin.paper.execution import configured
+from eosin.paper.execution import load_settings
 from eosin.storage.files import BUNDLED_RUNS, TWINS, write_text
 from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.loop import train
@@ -32,7 +32,7 @@ KEPT = {"train": 1000, "valid": 1000, "test": None}
 
 def main(runs: Path) -> None:
     for name in (name for twins in TWINS.values() for name in twins):
-        config = configured(name, {})
+        config = load_settings(name, {})
         corpus = prepare(config.data, runs / config.data.folder)
         train(config, corpus, runs / name, threads=1, watch=Bar())
         bundle_run(runs / name, cut_corpus(corpus))

@@ -120,7 +120,7 @@ def test_survival_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert len(kept.read_text(encoding="utf-8").splitlines()) == 300
     capsys.readouterr()
     assert run("audit", "run", "--decoders", "greedy", "--survival") == 2
-    assert "greedy is deterministic" in capsys.readouterr().err
+    assert "greedy is deterministic; survival needs a sampler" in capsys.readouterr().err
 
 
 LONG = ["--decoders", "ancestral,top-k:2", "--contexts", "random", "--count", "4000", "--max-steps", "20"]

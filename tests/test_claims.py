@@ -19,17 +19,18 @@ from eosin.paper.claims import (
     RULES,
     TOKENIZATIONS,
     Claim,
-    Evidence,
     Judgement,
     Verdict,
-    claims_table,
+    find_ratio,
+    judge,
     judge_all,
     load_claims,
-    paper_numbers,
+    tabulate_claims,
 )
-from eosin.paper.exhibits import FOLDER, load_exhibit
+from eosin.paper.exhibits import FOLDER, list_names, load_exhibit
+from eosin.paper.measurements import Measurements
 from eosin.paper.plan import Plan
-from eosin.paper.presets import load_preset, preset_names
+from eosin.paper.presets import list_presets, load_preset
 from eosin.paper.results import PIECES, Results
 from eosin.records.differences import Difference, combine, compare_paired, compare_unpaired, wasserstein_distance
 from eosin.records.record import Counts, Outcomes, Record
@@ -39,7 +40,7 @@ from eosin.report.tables import render_text
 
 LIMIT, CONTEXTS_COUNT = 1500, 400
 CLAIMS = {(tokenization, claim.name): claim for tokenization in TOKENIZATIONS for claim in load_claims(tokenization)}
-MODELS = {path.stem for path in FOLDER.glob("*.toml")}
+MODELS = set(list_names(FOLDER))
 
 
 # Differences
@@ -119,7 +120,7 @@ def test_every_claim_is_about_models_and_decoders_that_there_are(claim: Claim):
     for case in claim.cases:
         assert str(parse_decoder(case.decoder)) == case.decoder
         assert case.contexts in CONTEXTS
-    assert claim.paper or RULES[claim.rule](claim, Evidence(plan(), Results(Path("nowhere")))).quote_paper()
+    assert claim.paper or RULES[claim.rule](claim, Measurements(plan(), Results(Path("nowhere")))).quote_paper()
 
 
 def test_every_rule_is_used_and_names_are_unique():
@@ -129,15 +130,15 @@ def test_every_rule_is_used_and_names_are_unique():
         assert len({claim.name for claim in claims}) == len(claims)
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 def test_what_a_preset_must_show_is_a_claim(name: str):
     assert set(load_preset(name).must_hold) <= {name for _, name in CLAIMS}
 
 
 def test_the_paper_is_quoted_from_the_exhibits():
-    assert paper_numbers("bpe-tanh-softmax", "greedy") == [12.35, 5.18]
-    assert paper_numbers("word-lstm-st-1e-4", "greedy") == [0.94, 0.5]
-    assert paper_numbers("bpe-tanh-softmax", "min-p:0.1") == []
+    assert find_ratio("bpe-tanh-softmax", "greedy") == (12.35, 5.18)
+    assert find_ratio("word-lstm-st-1e-4", "greedy") == (0.94, 0.5)
+    assert find_ratio("bpe-tanh-softmax", "min-p:0.1") is None
 
 
 # Judging
@@ -158,8 +159,8 @@ class Folder:
     def record(
         self, model: str, decoder: str, unended: set[int], seed: int = 0, contexts: str = "test", text: str = "text"
     ) -> None:
-        run = self.plan.runs(model)[seed]
-        path = self.path / self.plan.audit(run, (), contexts).file
+        run = self.plan.list_runs(model)[seed]
+        path = self.path / self.plan.plan_audit(run, (), contexts).file
         path.parent.mkdir(parents=True, exist_ok=True)
         bits = tuple(place in unended for place in range(CONTEXTS_COUNT))
         ended = Counter({7: CONTEXTS_COUNT - len(unended)})
@@ -171,10 +172,10 @@ class Folder:
         self.train(model, seed)
 
     def train(self, model: str, seed: int = 0, test: float = 100.0, finished: bool = True, key: str = "") -> None:
-        run = self.plan.runs(model)[seed]
+        run = self.plan.list_runs(model)[seed]
         machine = dict.fromkeys(("processor", "torch", "eosin"), "")
         trained = {"finished": finished, "best_epoch": 1, "epochs": 1, "precision": "float32", "training_seconds": 1.0}
-        key = key or self.plan.training(model, seed, {}).key
+        key = key or self.plan.plan_training(model, seed, {}).key
         entry = {"name": f"training {run}", "what": "training", "key": key, "seconds": 1.0, "machine": machine}
         measured = {"run": run, "perplexity": {"valid": test, "test": test}}
         with (self.path / PIECES).open("a") as file:
@@ -184,7 +185,7 @@ class Folder:
         self.train(model, seed, test)
 
     def judge(self, name: str, tokenization: str = "bpe") -> Judgement:
-        return Evidence(self.plan, Results(self.path)).judge(CLAIMS[tokenization, name])
+        return judge(CLAIMS[tokenization, name], Measurements(self.plan, Results(self.path)))
 
 
 @pytest.fixture
@@ -194,7 +195,7 @@ def folder(tmp_path: Path) -> Folder:
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=["-".join(key) for key in CLAIMS])
 def test_without_records_nothing_is_measured(claim: Claim, tmp_path: Path):
-    judged = Evidence(plan(), Results(tmp_path)).judge(claim)
+    judged = judge(claim, Measurements(plan(), Results(tmp_path)))
     assert judged.verdict == Verdict.NOT_MEASURED
     assert judged.ours == ""
 
@@ -219,7 +220,7 @@ def test_it_ends_where_few_can_exceed_the_limit(failures: int, verdict: Verdict,
 def test_it_ends_where_many_contexts_say_so(folder: Folder):
     folder.record("bpe-tanh-st-1e-3", "greedy", set())
     lenient = replace(CLAIMS["bpe", "st-tanh"], at_most=1.0)
-    assert Evidence(folder.plan, Results(folder.path)).judge(lenient).verdict == Verdict.HOLDS
+    assert judge(lenient, Measurements(folder.plan, Results(folder.path))).verdict == Verdict.HOLDS
 
 
 @pytest.mark.parametrize(
@@ -335,7 +336,7 @@ def test_the_table_has_every_claim_about_the_models_of_a_plan(folder: Folder):
     folder.record("bpe-tanh-softmax", "greedy", set(range(40)))
     judged = judge_all(folder.plan, Results(folder.path))
     assert list(judged) == ["bpe"]
-    text = render_text(claims_table(judged["bpe"], "bpe"))
+    text = render_text(tabulate_claims(judged))
     assert "Greedy decoding can go on for ever: tanh-RNN" in text
     assert text.count("not measured") == len(judged["bpe"]) - 1
     assert not {claim for each in judged.values() for claim in each if "smollm2" in claim.claim.models[0]}

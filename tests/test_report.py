@@ -478,7 +478,7 @@ def test_a_name_means_one_audit():
     for first, second, says in (
         ("greedy", "nucleus:0.2", "'greedy' is in 2 audits; say a:greedy or b:greedy"),
         ("b:gredy", "nucleus:0.2", "did you mean 'b:greedy'?"),
-        ("xyz", "nucleus:0.2", "there are greedy, nucleus:0.2"),
+        ("xyz", "nucleus:0.2", "there are greedy, a:greedy, x.jsonl:greedy"),
         ("a:greedy", "a/x.jsonl:greedy", "are the same audit"),
     ):
         with pytest.raises(BadInput, match=re.escape(says)):

@@ -13,7 +13,7 @@ from eosin.data.sources import BUNDLED
 from eosin.data.tokenizer import TOKENIZATIONS
 from eosin.errors import BadInput
 from eosin.paper.exhibits import load_exhibit
-from eosin.paper.plan import plain_settings
+from eosin.paper.plan import read_model_settings
 from eosin.settings import build
 
 DESCRIPTION = """Without SOURCE it makes the paper's two datasets, word and BPE, of the bundled WikiText-2, in data/.
@@ -65,7 +65,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     given = {key: value for key in SETTINGS if (value := getattr(options, key)) is not None}
     kinds = [given["tokenization"]] if "tokenization" in given else list(PAPER)
-    settings = [{}] if "source" in given else [plain_settings(f"{kind}-tanh-softmax")["data"] for kind in kinds]
+    settings = [{}] if "source" in given else [read_model_settings(f"{kind}-tanh-softmax")["data"] for kind in kinds]
     if options.out and len(settings) > 1:
         raise BadInput("--out names one corpus, but without a source there are two; add --tokenization")
     prepared = {}

@@ -1,38 +1,44 @@
-"""Doing the pieces: preparing, training, auditing, tracing. A piece that was killed goes on the next time."""
+"""Do the pieces of a plan: prepare, train, audit, trace. A piece that was killed resumes the next time."""
 
 from __future__ import annotations
 
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 import eosin
 from eosin.auditing.audit import audit
 from eosin.causes import Cause
-from eosin.contracts import LanguageModel
-from eosin.data.corpus import Corpus as TokenizedCorpus
+from eosin.contracts import LanguageModel, Traceable
+from eosin.data.corpus import Corpus
 from eosin.data.sources import SPLITS
 from eosin.data.tokenizer import Tokenizer
+from eosin.decoding.decode import complete
 from eosin.decoding.floor import Floor
-from eosin.decoding.loops import find_tail
+from eosin.decoding.job import Job
+from eosin.decoding.loop import unroll
+from eosin.decoding.loops import Tail, tail_of
 from eosin.decoding.spec import parse_decoder
-from eosin.decoding.trace import Trace, trace
-from eosin.devices import choose_device, choose_precision, device_of, use_threads
+from eosin.decoding.trace import Replay, Step
+from eosin.devices import choose_device, choose_precision, device_of, eval_mode, use_threads
 from eosin.errors import BadInput
 from eosin.events import Event, Watch, ignore
 from eosin.loading import open_run, parse_settings
 from eosin.models.checkpoint import WEIGHTS
-from eosin.paper.exhibits import model_file
-from eosin.paper.plan import TRACED, Audit, Bundled, Corpus, Examples, Piece, Plan, Training
-from eosin.paper.results import Entry, Results, whole_records
+from eosin.outcome import Completion
+from eosin.paper.exhibits import find_model
+from eosin.paper.plan import AuditRun, Changes, MeasureBundled, Piece, Plan, PrepareCorpus, TraceExamples, TrainRun
+from eosin.paper.results import AnyEntry, Example, ExampleLoop, ExampleStep, Machine, Results, read_finished_records
 from eosin.records.record import Record, read_records
 from eosin.storage.files import BUNDLED_RUNS, hash_files, write_text
 from eosin.storage.json_lines import read_lines
@@ -41,101 +47,97 @@ from eosin.training.config import merge_settings, read_settings
 from eosin.training.evaluation import evaluate
 from eosin.training.log import LOG
 from eosin.training.loop import train
-from eosin.training.run import RESUME, RunSettings, check_same_settings
+from eosin.training.run import RESUME, Run, RunSettings
+
+TRACED, TURNS = 60, 3
+"""A completion that does not end is traced to this step of its loop, and at least for so many turns of it."""
+Outcome = dict[str, Any]
 
 
 @dataclass
-class Workshop:
-    """Where runs lie, where results go, and on what they are made."""
+class Runner:
+    """Does pieces of work, one after the other."""
 
     results: Results
     runs: Path
+    """The folder of trained runs and corpora."""
     device: str = "auto"
     precision: str = "auto"
     threads: int | None = None
     watch: Watch = ignore
-    """Hears of the progress of trainings and perplexities; raises `Stopped` to end the work."""
+    """Gets the events of trainings and perplexities; raises `Stopped` to end the work."""
     as_is: bool = False
-    """Whether nothing is trained: runs are looked at as far as they are."""
+    """Train nothing; skip runs that are not finished."""
     bundled: frozenset[str] = frozenset()
-    """Runs that come with the package."""
+    """The names of bundled runs."""
 
-    def do(self, piece: Piece) -> Entry | None:
-        """Do a piece and remember it; None if its run has not been trained for an epoch yet."""
-        before, started = self.results.entries.get(piece.name, {}), time.monotonic()
-        result = WORK[piece.what](self, piece)
-        if result is None:
+    def do(self, piece: Piece) -> AnyEntry | None:
+        """Do a piece and save its outcome; None if it is skipped."""
+        before, started = self.results.entries.get(piece.name), time.monotonic()
+        outcome = WORK[type(piece)](self, piece)
+        if outcome is None:
             return None
-        seconds = time.monotonic() - started + (before["seconds"] if before.get("key") == piece.key else 0.0)
-        self.results.add(piece, {"seconds": round(seconds, 1), **result, "machine": machine()})
-        return self.results.entries[piece.name]
+        seconds = time.monotonic() - started + (before.seconds if before and before.key == piece.key else 0.0)
+        measured = {"seconds": round(seconds, 1), "machine": describe_machine()}
+        return self.results.add(piece, {**outcome, **measured})
 
     def folder(self, run: str) -> Path:
-        """Of a run, whatever it is called in records."""
-        return BUNDLED_RUNS / run if run in self.bundled else self.runs / run.partition("@")[0]
+        return BUNDLED_RUNS / run if run in self.bundled else self.runs / run
 
-    def has(self, run: str) -> bool:
-        """Whether there are weights; a run that is finished must have some."""
-        folder, entry = self.folder(run), self.results.training(run)
-        if (folder / WEIGHTS).is_file():
-            return True
-        if entry and entry["finished"]:
-            raise BadInput(f"{run} is finished, but it is not in {self.runs}; name the folder that it is in (--runs)")
-        return False
-
-    def model(self, run: str, floor: float = 0.0) -> LanguageModel:
-        """As it was when the run got its name in records."""
-        folder, epoch = self.folder(run), run.partition("@epoch-")[2]
-        if epoch and best_epoch(folder) != int(epoch):
-            raise BadInput(f"{folder} has been trained on since epoch {epoch}; the same command looks at it anew")
-        self._check_weights(run)
-        model = open_run(folder).model.to(choose_device(self.device))
-        return Floor(model, floor) if floor else model
-
-    def _check_weights(self, run: str) -> None:
-        """They must be those that the results are of."""
-        name, folder = run.partition("@")[0], self.folder(run)
-        entry = self.results.training(name)
-        known = entry.get("weights") if entry and self.results.standing(name) == run else None
-        if known not in (None, hash_files([folder / WEIGHTS])):
+    def open_run(self, name: str) -> Run:
+        """A finished run, if its weights are those that the results are of."""
+        folder, entry = self.folder(name), self.results.run(name)
+        if not (folder / WEIGHTS).is_file():
+            raise BadInput(f"{name} is finished, but it is not in {self.runs}; name the folder that it is in (--runs)")
+        if entry and entry.weights not in (None, hash_files([folder / WEIGHTS])):
             raise BadInput(
                 f"{folder} has other weights than the {name} that {self.results.folder} has results of; "
                 "name the folder of that run (--runs), or another for the results (--out)"
             )
+        return open_run(folder)
 
-    def perplexity(self, model: LanguageModel, corpus: TokenizedCorpus, split: str, lines: int | None) -> float:
-        """Of a split, or of its first lines."""
-        label = f"perplexity of {split}"
-        return evaluate(model, corpus.splits[split], where(model), self.watch, lines, label).perplexity
+    def load_model(self, run: Run, floor: float = 0.0) -> LanguageModel:
+        model = run.model.to(choose_device(self.device))
+        return Floor(model, floor) if floor else model
+
+    def measure_perplexity(self, model: LanguageModel, corpus: Corpus, lines: int | None = None) -> float:
+        """The perplexity of test, or of its first lines."""
+        device = device_of(model) or torch.device("cpu")
+        return evaluate(model, corpus.splits["test"], device, self.watch, lines, "perplexity of test").perplexity
 
     def check_stop(self) -> None:
         self.watch(Event("step"))
 
 
-def check_work(plan: Plan, device: str, precision: str) -> None:
-    """What would be refused in the middle of it, before anything is trained."""
+def check_plan(plan: Plan, device: str, precision: str) -> None:
+    """Raise BadInput for mistakes that would otherwise show in the middle of the work."""
     choose_precision(precision, choose_device(device))
-    examples = [spec for piece in plan.all_examples for spec in (piece.decoder, piece.remedy_decoder)]
-    for specification in {*examples, *(spec for piece in plan.audits for spec in piece.decoders)}:
+    traced = [decoder for piece in plan.examples for _, decoder in piece.decodings]
+    for specification in {*traced, *(spec for piece in plan.audits for spec in piece.decoders)}:
         parse_decoder(specification)
-    for piece in plan.trainings:
-        configured(piece.model, piece.changes, piece.seed)
-    for counted in plan.corpora:
-        configured(counted.model, counted.changes)
+    for training in plan.trainings:
+        load_settings(training.model, training.changes, training.seed)
+    for corpus in plan.corpora:
+        load_settings(corpus.model, corpus.changes)
 
 
-def machine() -> Entry:
-    """What decides how long something takes."""
-    return {
-        "processor": processor(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "eosin": eosin.__version__,
-        "python": platform.python_version(),
-    }
+def load_settings(model: str, changes: Changes, seed: int = 0) -> RunSettings:
+    """The settings of a model with the changes of a preset or a sweep."""
+    table = merge_settings(read_settings(find_model(model)), changes, {"training": {"seed": seed}})
+    return parse_settings(table)
 
 
-def processor() -> str:
+def describe_machine() -> Machine:
+    return Machine(
+        processor=find_processor(),
+        torch=str(torch.__version__),
+        eosin=eosin.__version__,
+        threads=torch.get_num_threads(),
+        python=platform.python_version(),
+    )
+
+
+def find_processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -143,82 +145,56 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def configured(model: str, changes: dict[str, dict[str, Any]], seed: int = 0) -> RunSettings:
-    """The settings of a model with the changes of a preset or a sweep."""
-    table = merge_settings(read_settings(model_file(model)), changes, {"training": {"seed": seed}})
-    return parse_settings(table)
+# corpora and trainings
 
 
-def count_corpus(shop: Workshop, piece: Corpus) -> Entry:
-    config = configured(piece.model, piece.changes)
-    corpus = open_run(BUNDLED_RUNS / piece.bundled).corpus if piece.bundled else config.open_corpus(shop.runs)
+def prepare_corpus(runner: Runner, piece: PrepareCorpus) -> Outcome:
+    if piece.bundled:
+        corpus = open_run(BUNDLED_RUNS / piece.bundled).corpus
+    else:
+        corpus = load_settings(piece.model, piece.changes).open_corpus(runner.runs)
     lengths = {split: np.unique(corpus.continuation_lengths(split).numpy(), return_counts=True) for split in SPLITS}
     return {
         "tokenization": corpus.recipe.tokenization,
         "statistics": corpus.statistics,
-        "lengths": {split: [list(map(int, pair)) for pair in zip(*found)] for split, found in lengths.items()},
+        "lengths": {split: [tuple(map(int, pair)) for pair in zip(*found)] for split, found in lengths.items()},
     }
 
 
-def train_run(shop: Workshop, piece: Training) -> Entry | None:
-    config = configured(piece.model, piece.changes, piece.seed)
-    folder = shop.folder(piece.run)
-    if shop.as_is and not is_finished(folder):
-        return look_at(folder, piece, shop)
+def train_run(runner: Runner, piece: TrainRun) -> Outcome | None:
+    folder = runner.folder(piece.run)
+    if runner.as_is and not is_finished(folder):
+        return None
+    settings = load_settings(piece.model, piece.changes, piece.seed)
     result = train(
-        config,
-        config.open_corpus(shop.runs),
+        settings,
+        settings.open_corpus(runner.runs),
         folder,
-        device=shop.device,
-        precision=shop.precision,
-        threads=shop.threads,
-        watch=shop.watch,
+        device=runner.device,
+        precision=runner.precision,
+        threads=runner.threads,
+        watch=runner.watch,
     )
-    return {"finished": True, "perplexity": by_split(result), **progress_of(folder), **about(piece)}
-
-
-def measure_bundled(shop: Workshop, piece: Bundled) -> Entry:
-    """The test perplexity of a model that comes with the package."""
-    folder = shop.folder(piece.run)
-    opened, model = open_run(folder), shop.model(piece.run)
     return {
-        "finished": True,
-        "perplexity": {"test": shop.perplexity(model, opened.corpus, "test", None)},
-        "weights": hash_files([folder / WEIGHTS]),
-        "settings": opened.origin["settings"],
-        "best_epoch": best_epoch(folder),
-        "epochs": opened.settings.training.epochs,
         "run": piece.run,
         "model": piece.model,
+        "initialisation": piece.seed,
+        "perplexity": {split: result[key] for split in SPLITS if (key := f"{split}_perplexity") in result},
+        **read_progress(folder),
     }
-
-
-def by_split(result: dict[str, Any]) -> dict[str, float]:
-    return {split: result[key] for split in SPLITS if (key := f"{split}_perplexity") in result}
-
-
-def about(piece: Training) -> Entry:
-    return {"run": piece.run, "model": piece.model, "initialisation": piece.seed}
 
 
 def is_finished(folder: Path) -> bool:
     return (folder / RESUME).is_file() and "result" in load_tensors(folder / RESUME)[1]
 
 
-def best_epoch(folder: Path) -> int:
-    """Of the weights that are there."""
-    return int(load_tensors(folder / WEIGHTS)[1]["epoch"])
-
-
-def progress_of(folder: Path) -> Entry:
-    """How a run went: its epochs, how long they took, and under what conditions."""
+def read_progress(folder: Path) -> Outcome:
+    """The epochs of a finished run, how long they took, and under what conditions."""
     notes = load_tensors(folder / RESUME)[1]
     log = [json.loads(line) for line in read_lines(folder / LOG, "events")]
     epochs = [event for event in log if event["event"] == "epoch"]
     return {
-        "weights": hash_files([folder / WEIGHTS]),
-        "settings": open_run(folder).origin["settings"],
-        "best_epoch": best_epoch(folder),
+        **describe_weights(open_run(folder)),
         "epochs": len(epochs),
         "valid_perplexities": [event["valid_perplexity"] for event in epochs],
         "training_seconds": round(notes["progress"]["seconds"]),
@@ -227,39 +203,38 @@ def progress_of(folder: Path) -> Entry:
     }
 
 
-def look_at(folder: Path, piece: Training, shop: Workshop) -> Entry | None:
-    """A run that is not finished, by the best weights it has so far."""
-    if not (folder / WEIGHTS).is_file():
-        return None
-    corpus, settings = open_run(folder).corpus, configured(piece.model, piece.changes, piece.seed)
-    check_same_settings(folder, settings.resolve(corpus))
-    if corpus.digest != settings.open_corpus(shop.runs).digest:
-        raise BadInput(f"{folder} was trained on another text than {piece.model} is; name other runs (--runs)")
-    known = progress_of(folder)
-    before = shop.results.training(piece.run)
-    if before and before.get("weights") == known["weights"] and before["key"] == piece.key:
-        return {"finished": False, "perplexity": before["perplexity"], **known, **about(piece)}
-    model = shop.model(f"{piece.run}@epoch-{known['best_epoch']}")
-    measured = {s: shop.perplexity(model, corpus, s, settings.measured_lines) for s in settings.measured_splits}
-    return {"finished": False, "perplexity": measured, **known, **about(piece)}
+def describe_weights(run: Run) -> Outcome:
+    weights = run.folder / WEIGHTS
+    return {
+        "weights": hash_files([weights]),
+        "settings": run.origin["settings"],
+        "best_epoch": int(load_tensors(weights)[1]["epoch"]),
+    }
 
 
-def where(model: LanguageModel) -> torch.device:
-    return device_of(model) or torch.device("cpu")
+def measure_bundled(runner: Runner, piece: MeasureBundled) -> Outcome:
+    run = runner.open_run(piece.run)
+    return {
+        "run": piece.run,
+        "model": piece.model,
+        "perplexity": {"test": runner.measure_perplexity(runner.load_model(run), run.corpus)},
+        **describe_weights(run),
+        "epochs": run.settings.training.epochs,
+    }
 
 
-def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
-    if not shop.has(piece.run):
-        return None
-    opened, out = open_run(shop.folder(piece.run)), shop.results.folder / piece.file
-    corpus, model = opened.corpus, shop.model(piece.run, piece.floor)
-    prefixes = corpus.contexts(piece.contexts, piece.count or None)
-    named = {**opened.origin, "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
+# audits
+
+
+def audit_run(runner: Runner, piece: AuditRun) -> Outcome:
+    run, out = runner.open_run(piece.run), runner.results.folder / piece.file
+    model, prefixes = runner.load_model(run, piece.floor), run.corpus.contexts(piece.contexts, piece.count or None)
+    about = {**run.origin, "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
     bar = tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False)
-    with bar, use_threads(shop.threads or threads_before(out)):
+    with bar, use_threads(runner.threads or read_threads(out)):
 
         def watch(event: Event) -> None:
-            shop.check_stop()
+            runner.check_stop()
             bar.update(event.kind == "completion")
 
         audit(
@@ -269,85 +244,117 @@ def audit_run(shop: Workshop, piece: Audit) -> Entry | None:
             max_steps=piece.max_steps,
             survival=piece.survival,
             out=out,
-            about={**named, **({"floor": piece.floor} if piece.floor else {})},
+            about={**about, **({"floor": piece.floor} if piece.floor else {})},
             watch=watch,
-            text_of=opened.tokenizer.decode,
+            text_of=run.tokenizer.decode,
         )
-    whole = whole_records(out)
-    if uncounted := [decoder for decoder in piece.decoders if decoder not in whole]:
-        raise BadInput(
-            f"{out} does not add up: the counts of {uncounted[0]} are not those of {len(prefixes)} contexts; "
-            "remove that file, and it is made anew"
-        )
-    write_text(out, "".join(record.to_line() + "\n" for record in [*whole.values(), *unfinished(out, whole)]))
+    merge_shards(out, piece.decoders, len(prefixes))
     if not piece.floor:
         return {}
-    lines = opened.settings.measured_lines
-    return {"perplexity": {"test": shop.perplexity(model, corpus, "test", lines)}}
+    return {"perplexity": {"test": runner.measure_perplexity(model, run.corpus, run.settings.measured_lines)}}
 
 
-def threads_before(out: Path) -> int | None:
-    """Sums depend on how many threads share them, so an audit goes on with as many as it was begun with."""
+def read_threads(out: Path) -> int | None:
+    """The number of threads that began an audit. Rounding depends on it, so the audit resumes with the same."""
     return next((record.signature.threads for record in read_records(out)), None) if out.is_file() else None
 
 
-def unfinished(out: Path, whole: dict[str, Record]) -> list[Record]:
-    """The shards of decoders that an earlier audit was not through with; all others are one record now."""
-    return [record for record in read_records(out) if record.signature.decoder not in whole]
+def merge_shards(out: Path, decoders: Sequence[str], contexts: int) -> None:
+    """Rewrite a file of records: one record for each decoder that is finished, and the shards of all others."""
+    finished = read_finished_records(out)
+    if wrong := [decoder for decoder in decoders if decoder not in finished]:
+        raise BadInput(
+            f"{out} does not add up: the counts of {wrong[0]} are not those of {contexts} contexts; "
+            "remove that file, and it is made again"
+        )
+    shards: list[Record] = [record for record in read_records(out) if record.signature.decoder not in finished]
+    write_text(out, "".join(record.to_line() + "\n" for record in [*finished.values(), *shards]))
 
 
-def trace_examples(shop: Workshop, piece: Examples) -> Entry | None:
-    runs = ((piece.run, piece.decoder), (piece.remedy_run, piece.remedy_decoder))
-    audited = shop.results.whole_records(piece.baseline)
-    if piece.decoder not in audited or not all(shop.has(run) for run, _ in runs):
-        return None
-    unended = audited[piece.decoder].counts.unended
-    chosen = [context for context, left in sorted(unended.items()) if left][: piece.shown]
-    prefixes = open_run(shop.folder(piece.run)).corpus.contexts("test")
-    lines = []
-    for run, decoder in runs:
-        model, tokenizer = shop.model(run), Tokenizer.load(shop.folder(run))
-        for context in chosen:
-            shop.check_stop()
-            found = trace(model, prefixes[context], decoder, max_steps=piece.max_steps, index=context)
-            lines.append({"run": run, **in_words(found, tokenizer)})
-    path = shop.results.folder / piece.file
+# examples
+
+
+def trace_examples(runner: Runner, piece: TraceExamples) -> Outcome:
+    unended = runner.results.records(piece.baseline)[piece.decoder].counts.unended
+    chosen = [context for context, is_unended in sorted(unended.items()) if is_unended][: piece.shown]
+    examples: list[Example] = []
+    for name, decoder in piece.decodings:
+        run = runner.open_run(name)
+        model, prefixes = runner.load_model(run), run.corpus.contexts("test")[chosen]
+        for completion, steps in trace_completions(model, prefixes, decoder, chosen, piece.max_steps, runner.watch):
+            prefix = run.tokenizer.decode(prefixes[chosen.index(completion.index)].tolist())
+            examples.append(build_example(name, decoder, prefix, completion, steps, run.tokenizer))
+    path = runner.results.folder / piece.file
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    lines = [json.dumps(msgspec.to_builtins(example), ensure_ascii=False) for example in examples]
+    write_text(path, "".join(line + "\n" for line in lines))
     return {"contexts": chosen}
 
 
-def in_words(found: Trace, tokenizer: Tokenizer) -> Entry:
-    """A completion with what became of eos at each step; one that does not end is cut off while it repeats."""
-    tail = None if found.cause.ends else find_tail(np.array(found.tokens))
-    kept = found.steps if found.cause.ends else found.steps[: (tail.onset - 1 if tail else 0) + TRACED]
-    return {
-        "decoder": found.decoder,
-        "context": found.index,
-        "prefix": tokenizer.decode(found.prefix),
-        "cause": str(Cause.LOOPING if tail else found.cause),
-        "steps": [
-            [text, step.prob, step.eos_prob, step.eos_rank, step.kept, step.removed_by]
-            for text, step in zip(spelt(tokenizer, [step.token for step in kept]), kept, strict=True)
+def trace_completions(
+    model: LanguageModel, prefixes: Tensor, decoder: str, indices: Sequence[int], max_steps: int, watch: Watch
+) -> Iterator[tuple[Completion, list[Step]]]:
+    """Decode contexts, and trace each completion as far as it is shown."""
+    if not indices:
+        return
+    job = Job.create(model, prefixes, max_steps=max_steps, indices=indices)
+    for completion in sorted(complete(job, decoder, watch=watch), key=lambda each: each.index):
+        prefix = prefixes[indices.index(completion.index)]
+        yield completion, replay(model, prefix, completion, decoder, watch)
+
+
+def replay(model: LanguageModel, prefix: Tensor, completion: Completion, decoder: str, watch: Watch) -> list[Step]:
+    """What happened to eos at the first steps of a completion, as many as are shown."""
+    tokens = completion.tokens[: count_shown_steps(completion)].tolist()
+    traceable = parse_decoder(decoder)
+    if not isinstance(traceable, Traceable):
+        raise BadInput(f"decoder must have `kept` and `rule` to be traced; {decoder} has not")
+    replayed = Replay(traceable, tokens)
+    job = Job.create(model, [prefix], max_steps=len(tokens), indices=[completion.index])
+    with eval_mode(model):
+        list(unroll(job, replayed, watch=watch))
+    return replayed.steps
+
+
+def count_shown_steps(completion: Completion) -> int:
+    """All steps of a completion that ends; of any other the first turns of its loop, or its first steps."""
+    tail = tail_of(completion) or Tail(onset=1, period=0)
+    return len(completion.tokens) if completion.cause.ends else tail.onset - 1 + max(TRACED, TURNS * tail.period)
+
+
+def build_example(
+    run: str, decoder: str, prefix: str, completion: Completion, steps: Sequence[Step], tokenizer: Tokenizer
+) -> Example:
+    tail = tail_of(completion)
+    texts = spell_tokens(tokenizer, [step.token for step in steps])
+    return Example(
+        run=run,
+        decoder=decoder,
+        context=completion.index,
+        prefix=prefix,
+        cause=Cause.LOOPING if tail else completion.cause,
+        steps=[
+            ExampleStep(text, step.prob, step.eos_prob, step.eos_rank, step.kept, step.removed_by)
+            for text, step in zip(texts, steps, strict=True)
         ],
-        "loop": None if tail is None else {"onset": tail.onset, "period": tail.period},
-    }
+        loop=ExampleLoop(tail.onset, tail.period) if tail else None,
+    )
 
 
-def spelt(tokenizer: Tokenizer, tokens: list[int]) -> Iterator[str]:
-    """What each token adds to the text, its space included."""
+def spell_tokens(tokenizer: Tokenizer, tokens: list[int]) -> Iterator[str]:
+    """The text that each token adds, its space included."""
     before = ""
     for place, token in enumerate(tokens, 1):
-        whole = tokenizer.decode(tokens[:place])
+        text = tokenizer.decode(tokens[:place])
         # a token may complete a letter that others began
-        yield whole[len(before) :] if whole.startswith(before) else tokenizer.spell(token)
-        before = whole
+        yield text[len(before) :] if text.startswith(before) else tokenizer.spell(token)
+        before = text
 
 
-WORK: dict[str, Callable[[Workshop, Any], Entry | None]] = {
-    Corpus.what: count_corpus,
-    Training.what: train_run,
-    Bundled.what: measure_bundled,
-    Audit.what: audit_run,
-    Examples.what: trace_examples,
+WORK: dict[type[Piece], Callable[[Runner, Any], Outcome | None]] = {
+    PrepareCorpus: prepare_corpus,
+    TrainRun: train_run,
+    MeasureBundled: measure_bundled,
+    AuditRun: audit_run,
+    TraceExamples: trace_examples,
 }

@@ -1,6 +1,6 @@
-"""Exhibits: the paper's tables and figures as TOML. What each needs to be trained and audited, and the paper's numbers.
+"""Exhibits: the tables and figures of the paper as TOML files, with the paper's numbers.
 
-An exhibit names models of `configs/`, decoders and contexts; `tables.py` has a function for each kind of exhibit.
+An exhibit names models of `configs/`, decoders and contexts. `tables.py` has a function for each kind of exhibit.
 """
 
 from __future__ import annotations
@@ -9,27 +9,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eosin.data.sources import CONTEXTS
 from eosin.errors import BadInput
 from eosin.settings import build, check_known, expand_sweep, lists_to_tuples, read_toml
 
 FOLDER = Path(str(files("eosin") / "configs"))
-COMPARED = ("ratios", "heads", "perplexities")
-"""Kinds of exhibits in which our numbers stand beside the paper's means and deviations."""
+EXHIBITS = FOLDER / "exhibits"
+
+
+class PaperNumber(NamedTuple):
+    """A number of the paper: a mean and, where it has one, a deviation over initialisations."""
+
+    mean: float
+    deviation: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:g}"
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A model that an exhibit shows, and what the paper has to say of it."""
+class ExhibitModel:
+    """A model of an exhibit, and the paper's numbers for it."""
 
     model: str
     """Its name in `configs/`."""
     label: str
-    """What the exhibit calls it."""
+    """Its name in the exhibit."""
     paper: dict[str, Any]
-    """The paper's numbers: mean and deviation."""
     head: str = ""
     """Its output head in words, where the exhibit compares heads."""
     floor: float = 0.0
@@ -38,6 +46,10 @@ class Shown:
     def __post_init__(self) -> None:
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor must be 0, for none, or lie between 0 and 1, got {self.floor}")
+
+    def paper_number(self, name: str) -> PaperNumber | None:
+        pair = self.paper.get(name)
+        return None if pair is None else PaperNumber(*map(float, pair))
 
 
 @dataclass(frozen=True)
@@ -55,14 +67,13 @@ class Exhibit:
     """One table or figure."""
 
     path: str
-    """Its name, or its file."""
-    name: str
+    """Its name, or the path of its file."""
     kind: str
     title: str
     sweep: dict[str, list[Any]]
-    """Settings, as `section.key`, and the values that are tried of each."""
+    """Settings, as `section.key`, and the values to try for each."""
     note: str = ""
-    """What is to be said below it."""
+    """Text below the table."""
     decoders: tuple[str, ...] = ()
     contexts: tuple[str, ...] = ("test",)
     limits: tuple[int, ...] = ()
@@ -70,56 +81,64 @@ class Exhibit:
     survival: bool = False
     """Whether survival is estimated too."""
     initialisations: int = 1
-    """How many of each combination a sweep trains, if the preset has that many of the model."""
+    """The initialisations of each combination of a sweep; never more than the preset has of the model."""
     shown: int = 0
-    """How many contexts a pair is shown on."""
-    models: tuple[Shown, ...] = ()
+    """How many contexts of each pair are shown."""
+    models: tuple[ExhibitModel, ...] = ()
     pairs: tuple[Pair, ...] = ()
 
     def __post_init__(self) -> None:
         for contexts in self.contexts:
             check_known(contexts, CONTEXTS, f"a kind of contexts ({self.name})")
-        for name, tried in self.sweep.items():
-            if name.count(".") != 1 or not tried:
-                raise ValueError(f"sweep is of settings as section.key and the values to try, got {name} = {tried!r}")
+        for name, values in self.sweep.items():
+            if name.count(".") != 1 or not values:
+                raise ValueError(f"sweep is of settings as section.key and the values to try, got {name} = {values!r}")
         if min((*self.limits, *self.temperatures), default=1) <= 0:
             raise ValueError("limits and temperatures must be positive")
         if not 1 <= self.initialisations <= 1000:
             raise ValueError(f"initialisations must be 1 to 1000, got {self.initialisations}")
         if self.kind == "lengths" and not self.models:
             raise ValueError("an exhibit of lengths needs models")
-        for shown in self.models:
-            self._check_paper(shown)
+        for member in self.models:
+            self._check_paper(member.paper)
 
-    def _check_paper(self, shown: Shown) -> None:
-        if self.kind in COMPARED and not all(map(is_mean, shown.paper.values())):
-            raise ValueError(f"the paper's numbers are [mean] or [mean, deviation], got {shown.paper}")
-        if self.kind == "statistics" and not all(map(is_number, shown.paper.values())):
-            raise ValueError(f"the paper's statistics are numbers, got {shown.paper}")
+    def _check_paper(self, numbers: dict[str, Any]) -> None:
+        if self.kind in ("ratios", "heads", "perplexities") and not all(map(is_mean, numbers.values())):
+            raise ValueError(f"the paper's numbers are [mean] or [mean, deviation], got {numbers}")
+        if self.kind == "statistics" and not all(map(is_number, numbers.values())):
+            raise ValueError(f"the paper's statistics are numbers, got {numbers}")
 
-    def at_temperatures(self, decoder: str) -> list[str]:
-        return [at_temperature(decoder, temperature) for temperature in self.temperatures] or [decoder]
+    @property
+    def name(self) -> str:
+        return Path(self.path).name.removesuffix(".toml")
 
     @property
     def specifications(self) -> list[str]:
-        """Every decoder that is audited."""
-        return [spec for decoder in self.decoders for spec in self.at_temperatures(decoder)]
+        """Every decoder to audit, at every temperature."""
+        return [set_temperature(decoder, value) for decoder in self.decoders for value in self.temperatures or (1.0,)]
 
     @property
-    def counted(self) -> tuple[Shown, ...]:
+    def only_decoder(self) -> str:
+        if len(self.decoders) != 1:
+            there = ", ".join(self.decoders) or "none"
+            raise BadInput(f"{self.name}: an exhibit of kind {self.kind!r} has one decoder, got {there}")
+        return self.decoders[0]
+
+    @property
+    def corpus_models(self) -> tuple[ExhibitModel, ...]:
         """The models whose corpora it shows."""
         first = 1 if self.kind in ("lengths", "ratios") else 0
         return self.models if self.kind == "statistics" else self.models[:first]
 
     @property
-    def trained(self) -> list[str]:
-        """Every model that it takes, in the order in which they are named."""
+    def trained_models(self) -> list[str]:
+        """The names of all models that it needs, in order."""
         in_pairs = [name for pair in self.pairs for name in (pair.model, pair.remedy_model)]
-        return list(dict.fromkeys([*(shown.model for shown in self.models if self.kind != "statistics"), *in_pairs]))
+        return list(dict.fromkeys([*(each.model for each in self.models if self.kind != "statistics"), *in_pairs]))
 
     @property
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """The changes of settings that a sweep tries; one without changes where there is none."""
+        """The combinations of settings that a sweep tries; an empty one if there is no sweep."""
         return expand_sweep(self.sweep)
 
 
@@ -128,46 +147,56 @@ def is_number(value: Any) -> bool:
 
 
 def is_mean(value: Any) -> bool:
-    """With its deviation, or without."""
+    """Whether a value is [mean] or [mean, deviation]."""
     return isinstance(value, list) and len(value) in (1, 2) and all(map(is_number, value))
 
 
-def at_temperature(decoder: str, temperature: float) -> str:
+def set_temperature(decoder: str, temperature: float) -> str:
     return decoder if temperature == 1 else f"{decoder},temperature={temperature:g}"
 
 
-def filled_in(value: Any, tokenization: str) -> Any:
+def fill_in(value: Any, tokenization: str) -> Any:
+    """Replace {tokenization} in every string of a table."""
     if isinstance(value, str):
         return value.replace("{tokenization}", tokenization)
     if isinstance(value, list):
-        return [filled_in(each, tokenization) for each in value]
-    return {key: filled_in(each, tokenization) for key, each in value.items()} if isinstance(value, dict) else value
+        return [fill_in(each, tokenization) for each in value]
+    return {key: fill_in(each, tokenization) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def model_file(model: str) -> Path:
-    """The settings of a bundled model by name, or of one of your own by the path of its file."""
-    path = Path(model)
-    if path.suffix == ".toml":
-        return path
-    check_known(model, sorted(path.stem for path in FOLDER.glob("*.toml")), "a model, or a .toml file of one")
-    return FOLDER / f"{model}.toml"
+# files: bundled ones by name, your own by path
 
 
-def exhibit_names() -> list[str]:
-    return sorted(path.stem for path in (FOLDER / "exhibits").glob("*.toml"))
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name.removesuffix(".toml") for path in folder.glob("*.toml"))
+
+
+def find_file(name: str, folder: Path, what: str) -> Path:
+    """The bundled file of this name, or the file at this path."""
+    if name.endswith(".toml"):
+        return Path(name)
+    check_known(name, list_names(folder), f"{what}, or a .toml file of one")
+    return folder / f"{name}.toml"
+
+
+def find_model(name: str) -> Path:
+    return find_file(name, FOLDER, "a model")
+
+
+def name_or_path(name: str) -> str:
+    """The name of a bundled file, or an absolute path."""
+    return str(Path(name).resolve()) if name.endswith(".toml") else name
 
 
 def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
-    """A bundled exhibit by name, or one of your own by the path of its file; {tokenization} in it is filled in."""
-    path = Path(name)
-    if path.suffix != ".toml":
-        check_known(name, exhibit_names(), "an exhibit, or a .toml file of one")
-        path = FOLDER / "exhibits" / f"{name}.toml"
-    table = filled_in(read_toml(path), tokenization)
-    place = str(path.resolve()) if name.endswith(".toml") else name
+    """A bundled exhibit by name, or one of your own by its path; {tokenization} in it is replaced."""
+    path = find_file(name, EXHIBITS, "an exhibit")
+    table = fill_in(read_toml(path), tokenization)
     try:
-        table["models"] = tuple(build(Shown, {"paper": {}, **each}, "models") for each in table.get("models", ()))
+        table["models"] = tuple(
+            build(ExhibitModel, {"paper": {}, **each}, "models") for each in table.get("models", ())
+        )
         table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
-        return build(Exhibit, {"sweep": {}, **lists_to_tuples(table), "name": path.stem, "path": place}, path.stem)
+        return build(Exhibit, {"sweep": {}, **lists_to_tuples(table), "path": name_or_path(name)}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

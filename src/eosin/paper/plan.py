@@ -1,14 +1,14 @@
-"""Pieces of work: corpora, trainings, audits, examples. Which ones a reproduction needs, in which order, each once.
+"""The plan of a reproduction: which corpora, trainings, audits and traces it needs, in order, each once.
 
-A piece is plain data with a name and a key; a piece whose key is among the finished ones is never done again. Nothing
-here trains or decodes, so that a finished reproduction can be told from an unfinished one without torch.
+A piece of work is plain data with a name and a key. A piece whose key is among the finished ones is not done again.
+Nothing here imports torch, so a finished reproduction is recognised without it.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from functools import cache, cached_property
@@ -17,111 +17,99 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from eosin.data.sources import BUNDLED, open_source
-from eosin.paper.exhibits import Exhibit, Pair, Shown, model_file
+from eosin.paper.exhibits import Exhibit, ExhibitModel, Pair, find_model
 from eosin.paper.presets import Preset
 from eosin.settings import label_settings, list_changes, merge, parse_assignment, read_with_bases
 from eosin.storage.files import BUNDLED_RUNS, hash_files
 
-TRACED = 300
-"""Steps that are kept of an example that does not end, from where it begins to repeat."""
 Changes = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Something to be done once."""
+    """Work that is done once."""
 
     what: ClassVar[str]
-    lasting: ClassVar[bool] = False
-    """Whether one of other settings must not take its place."""
+    replaceable: ClassVar[bool] = True
+    """Whether results of other settings may be replaced."""
 
     @property
     def name(self) -> str:
-        """Tells it from all other pieces of one reproduction."""
+        """Unique among the pieces of a reproduction."""
         raise NotImplementedError
 
     @property
     def key(self) -> str:
-        """Of everything that decides what comes out."""
-        return sha256(json.dumps([self.what, self.decided_by()], sort_keys=True).encode()).hexdigest()[:16]
+        """A digest of everything that decides the outcome."""
+        return sha256(json.dumps([self.what, self.inputs], sort_keys=True).encode()).hexdigest()[:16]
 
-    def decided_by(self) -> dict[str, Any]:
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Everything that decides the outcome."""
         return asdict(self)
 
     @property
-    def looks_at(self) -> tuple[str, ...]:
-        """Runs without which it cannot be done; a training looks at its own, where nothing is to be trained."""
+    def needed_runs(self) -> tuple[str, ...]:
+        """The runs that must be finished first."""
         return ()
-
-    def standing(self, name_of: Callable[[str], str]) -> Piece:
-        """The piece with runs called by how far they are."""
-        return self
 
 
 @dataclass(frozen=True)
-class Corpus(Piece):
-    """The corpus of a model, prepared and counted."""
+class PrepareCorpus(Piece):
+    """Prepare and count the corpus of a model."""
 
     what = "corpus"
     model: str
     changes: Changes
     settings: str
-    """A digest of everything that is set."""
+    """A digest of all settings."""
     bundled: str = ""
-    """The run that comes with the package whose corpus it is."""
+    """The bundled run whose corpus it is."""
 
     @property
     def name(self) -> str:
         return f"corpus of {self.model}"
 
-    def decided_by(self) -> dict[str, Any]:
+    @property
+    def inputs(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "bundled" or value}
 
 
 @dataclass(frozen=True)
-class Bundled(Piece):
-    """A trained model that comes with the package, measured."""
+class RunPiece(Piece):
+    """Work that ends with a finished run of a model."""
 
-    what = "bundled"
-    lasting = True
+    replaceable = False
     run: str
     model: str
-    digest: str
-    """Of its files."""
 
     @property
     def name(self) -> str:
-        return f"bundled {self.run}"
-
-    @property
-    def looks_at(self) -> tuple[str, ...]:
-        return (self.run,)
+        return f"{self.what} {self.run}"
 
 
 @dataclass(frozen=True)
-class Training(Piece):
-    """A model with one initialisation, trained to the end."""
+class MeasureBundled(RunPiece):
+    """Measure the perplexity of a bundled model."""
+
+    what = "bundled"
+    digest: str
+    """Of its files."""
+
+
+@dataclass(frozen=True)
+class TrainRun(RunPiece):
+    """Train one initialisation of a model to the end."""
 
     what = "training"
-    lasting = True
-    run: str
-    model: str
     seed: int
     changes: Changes
     settings: str
 
-    @property
-    def name(self) -> str:
-        return f"training {self.run}"
-
-    @property
-    def looks_at(self) -> tuple[str, ...]:
-        return (self.run,)
-
 
 @dataclass(frozen=True)
-class Audit(Piece):
-    """Decoders on the contexts of one run."""
+class AuditRun(Piece):
+    """Audit decoders on some contexts with one run."""
 
     what = "audit"
     run: str
@@ -129,7 +117,7 @@ class Audit(Piece):
     count: int
     max_steps: int
     decoders: tuple[str, ...]
-    """These may become more: what decides a record is in its own signature."""
+    """No part of the key: more may be added, and each record has its own signature."""
     survival: bool = False
     floor: float = 0.0
 
@@ -139,25 +127,23 @@ class Audit(Piece):
 
     @property
     def file(self) -> Path:
-        """Of its records, in the folder of the results."""
+        """The file of its records, in the folder of results."""
         parts = [self.contexts, *[str(self.count)] * (self.count > 0), str(self.max_steps)]
         parts += ["survival"] * self.survival + [f"floor-{self.floor:g}"] * (self.floor > 0)
         return Path("records") / self.run / ("-".join(parts) + ".jsonl")
 
-    def decided_by(self) -> dict[str, Any]:
+    @property
+    def inputs(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "decoders"}
 
     @property
-    def looks_at(self) -> tuple[str, ...]:
+    def needed_runs(self) -> tuple[str, ...]:
         return (self.run,)
-
-    def standing(self, name_of: Callable[[str], str]) -> Audit:
-        return replace(self, run=name_of(self.run))
 
 
 @dataclass(frozen=True)
-class Examples(Piece):
-    """Contexts that a baseline does not end, traced with it and with its remedy."""
+class TraceExamples(Piece):
+    """Trace contexts that a baseline does not end, with the baseline and with its remedy."""
 
     what = "examples"
     run: str
@@ -178,193 +164,198 @@ class Examples(Piece):
         return Path("examples") / ("-".join(parts).replace(":", "-") + ".jsonl")
 
     @property
-    def baseline(self) -> Audit:
-        """Which says on what contexts it does not end."""
-        return Audit(self.run, "test", self.count, self.max_steps, (self.decoder,))
+    def decodings(self) -> list[tuple[str, str]]:
+        """Run and decoder of the baseline and of the remedy."""
+        return [(self.run, self.decoder), (self.remedy_run, self.remedy_decoder)]
 
     @property
-    def looks_at(self) -> tuple[str, ...]:
-        return self.run, self.remedy_run
+    def baseline(self) -> AuditRun:
+        """The audit that tells which contexts the baseline does not end."""
+        return AuditRun(self.run, "test", self.count, self.max_steps, (self.decoder,))
 
-    def standing(self, name_of: Callable[[str], str]) -> Examples:
-        return replace(self, run=name_of(self.run), remedy_run=name_of(self.remedy_run))
+    @property
+    def needed_runs(self) -> tuple[str, ...]:
+        return self.run, self.remedy_run
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a preset makes of some exhibits."""
+    """The work that some exhibits need at the size of a preset."""
 
     preset: Preset
     exhibits: tuple[Exhibit, ...]
     seeds: tuple[int, ...]
-    given: tuple[str, ...] = ()
-    """Settings that are to be otherwise, as `section.key=value`."""
+    assignments: tuple[str, ...] = ()
+    """Changes of settings, each as `section.key=value`."""
 
     @cached_property
     def pieces(self) -> list[Piece]:
-        """Each once: corpora, then run by run its training and audits, then examples."""
-        audits = self.audits
-        runs: list[Bundled | Training] = [*self.bundled, *self.trainings]
-        worked = [piece for run in runs for piece in [run, *(each for each in audits if each.run == run.run)]]
-        return [*self.corpora, *worked, *self.all_examples]
+        """Each piece once: corpora, then for each run its training and its audits, then examples."""
+        work: list[Piece] = []
+        for run, piece in self.run_pieces.items():
+            work += [piece, *(audit for audit in self.audits if audit.run == run)]
+        return [*self.corpora, *work, *self.examples]
 
     @cached_property
-    def corpora(self) -> list[Corpus]:
-        return unique(self._corpora())
+    def run_pieces(self) -> dict[str, RunPiece]:
+        """By the names of the runs."""
+        pieces: list[RunPiece] = [*self.bundled, *self.trainings]
+        return {piece.run: piece for piece in pieces}
 
     @cached_property
-    def trainings(self) -> list[Training]:
-        return unique(self._trainings())
+    def corpora(self) -> list[PrepareCorpus]:
+        members = (member for exhibit in self.exhibits for member in exhibit.corpus_models)
+        return drop_duplicates(self.plan_corpus(member.model) for member in members)
 
     @cached_property
-    def bundled(self) -> list[Bundled]:
-        names = dict.fromkeys(name for exhibit in self.exhibits for name in exhibit.trained)
-        runs = {run: model for model, run in self.preset.bundled.items() if model in names}
-        return [Bundled(run, model, digest_of_bundled(run)) for run, model in runs.items()]
+    def bundled(self) -> list[MeasureBundled]:
+        needed = {name for exhibit in self.exhibits for name in exhibit.trained_models}
+        runs = {run: model for model, run in self.preset.bundled.items() if model in needed}
+        return [MeasureBundled(run, model, hash_bundled(run)) for run, model in runs.items()]
 
     @cached_property
-    def audits(self) -> list[Audit]:
-        return gathered(self._audits())
+    def trainings(self) -> list[TrainRun]:
+        return drop_duplicates(self._iterate_trainings())
 
     @cached_property
-    def all_examples(self) -> list[Examples]:
-        return unique(self.examples(pair, exhibit.shown) for exhibit in self.exhibits for pair in exhibit.pairs)
+    def audits(self) -> list[AuditRun]:
+        return merge_audits(self._iterate_audits())
 
-    def of(self, exhibit: Exhibit) -> Plan:
-        """What one exhibit alone needs."""
+    @cached_property
+    def examples(self) -> list[TraceExamples]:
+        pairs = ((pair, exhibit.shown) for exhibit in self.exhibits for pair in exhibit.pairs)
+        return drop_duplicates(self.plan_examples(pair, shown) for pair, shown in pairs)
+
+    def select(self, exhibit: Exhibit) -> Plan:
+        """The part of the plan that one exhibit needs."""
         return replace(self, exhibits=(exhibit,))
 
-    def changes(self, model: str) -> Changes:
-        """What the preset sets otherwise for a model."""
-        special = [changes for pattern, changes in self.preset.matching.items() if fnmatch(model, pattern)]
-        return merge(self.preset.changes, *special, *map(parse_assignment, self.given))
-
-    def initialisations(self, exhibit: Exhibit, model: str) -> tuple[int, ...]:
-        """Seeds; single completions are of the first, a search for settings is of the first few."""
-        if exhibit.sweep:
-            return self.seeds_of(model)[: exhibit.initialisations]
-        return self.seeds[:1] if exhibit.pairs else self.seeds_of(model)
-
-    def seeds_of(self, model: str) -> tuple[int, ...]:
-        """The last pattern that a model's name matches says how many there are of it."""
+    def list_seeds(self, model: str) -> tuple[int, ...]:
+        """The initialisations of a model. Of several patterns that match its name the last one counts."""
         if model in self.preset.bundled:
             return self.seeds[:1]
-        fewer = [count for pattern, count in self.preset.initialisations_of.items() if fnmatch(model, pattern)]
-        return self.seeds[: fewer[-1]] if fewer else self.seeds
+        counts = [count for pattern, count in self.preset.initialisations_of.items() if fnmatch(model, pattern)]
+        return self.seeds[: counts[-1]] if counts else self.seeds
 
-    def runs(self, model: str) -> list[str]:
-        """One for each initialisation."""
-        if model in self.preset.bundled:
-            return [self.preset.bundled[model]]
-        return [run_name(model, seed) for seed in self.seeds_of(model)]
+    def list_runs(self, model: str) -> dict[int, str]:
+        """The names of a model's runs, by initialisation."""
+        bundled = self.preset.bundled.get(model)
+        return {seed: bundled or name_run(model, seed) for seed in self.list_seeds(model)}
 
-    def runs_tried(self, exhibit: Exhibit, model: str, tried: dict[str, Any]) -> list[str]:
-        """One for each initialisation of a combination of settings."""
-        return [self.training(model, seed, tried).run for seed in self.initialisations(exhibit, model)]
+    def list_sweep_runs(self, exhibit: Exhibit, model: str, combination: dict[str, Any]) -> dict[int, str]:
+        """The names of the runs of one combination of a sweep, by initialisation."""
+        seeds = self._exhibit_seeds(exhibit, model)
+        return {seed: self.plan_training(model, seed, combination).run for seed in seeds}
 
-    def audit(self, run: str, decoders: Sequence[str], contexts: str = "test", **how: Any) -> Audit:
-        return Audit(run, contexts, self.preset.contexts, self.preset.max_steps, tuple(decoders), **how)
+    def plan_audit(self, run: str, decoders: Sequence[str] = (), contexts: str = "test", **how: Any) -> AuditRun:
+        return AuditRun(run, contexts, self.preset.contexts, self.preset.max_steps, tuple(decoders), **how)
 
-    def examples(self, pair: Pair, shown: int) -> Examples:
-        """Of the first initialisation."""
-        run, remedy = self.runs(pair.model)[0], self.runs(pair.remedy_model)[0]
+    def plan_examples(self, pair: Pair, shown: int) -> TraceExamples:
+        """Examples are of the first initialisation."""
+        run, remedy = (self.list_runs(model)[self.seeds[0]] for model in (pair.model, pair.remedy_model))
         size = self.preset.contexts, self.preset.max_steps
-        return Examples(run, pair.decoder, remedy, pair.remedy_decoder, *size, shown)
+        return TraceExamples(run, pair.decoder, remedy, pair.remedy_decoder, *size, shown)
 
-    def corpus(self, model: str) -> Corpus:
-        changes, bundled = self.changes(model), self.preset.bundled.get(model, "")
-        return Corpus(model, changes, digest_of_bundled(bundled) or digest_of_settings(model, changes), bundled)
+    def plan_corpus(self, model: str) -> PrepareCorpus:
+        changes, bundled = self._merge_changes(model), self.preset.bundled.get(model, "")
+        return PrepareCorpus(model, changes, hash_bundled(bundled) or hash_settings(model, changes), bundled)
 
-    def training(self, model: str, seed: int, tried: dict[str, Any]) -> Training:
-        """A run of a model; one of a sweep that tries what the model is anyway is that model's own run."""
-        changes = self.changes(model)
-        usual = merge(plain_settings(model), changes)
-        new = {name: value for name, value in tried.items() if of_section(usual, name) != value}
-        if new:
-            changes = merge(changes, *list_changes(tried))
-        name = run_name(model, seed)
-        name = f"{name}-{label_settings(tried)}" if new else name
-        return Training(name, model, seed, changes, digest_of_settings(model, changes))
+    def plan_training(self, model: str, seed: int, combination: dict[str, Any]) -> TrainRun:
+        """A run of a model. A combination of a sweep that changes nothing is the model's own run."""
+        changes = self._merge_changes(model)
+        usual = merge(read_model_settings(model), changes)
+        sections = ((name.split(".", 1), value) for name, value in combination.items())
+        differs = any(usual.get(section, {}).get(key) != value for (section, key), value in sections)
+        if differs:
+            changes = merge(changes, *list_changes(combination))
+        name = name_run(model, seed) + (f"-{label_settings(combination)}" if differs else "")
+        return TrainRun(name, model, seed, changes, hash_settings(model, changes))
 
-    def _corpora(self) -> Iterator[Corpus]:
-        return (self.corpus(shown.model) for exhibit in self.exhibits for shown in exhibit.counted)
+    def _merge_changes(self, model: str) -> Changes:
+        """Everything that the preset and the caller change for a model."""
+        special = [changes for pattern, changes in self.preset.matching.items() if fnmatch(model, pattern)]
+        return merge(self.preset.changes, *special, *map(parse_assignment, self.assignments))
 
-    def _trainings(self) -> Iterator[Training]:
+    def _exhibit_seeds(self, exhibit: Exhibit, model: str) -> tuple[int, ...]:
+        """Examples are of the first initialisation, a sweep of the first few."""
+        if exhibit.sweep:
+            return self.list_seeds(model)[: exhibit.initialisations]
+        return self.seeds[:1] if exhibit.pairs else self.list_seeds(model)
+
+    def _iterate_trainings(self) -> Iterator[TrainRun]:
         for exhibit in self.exhibits:
-            models = [model for model in exhibit.trained if model not in self.preset.bundled]
-            for model, tried in itertools.product(models, exhibit.combinations):
-                for seed in self.initialisations(exhibit, model):
-                    yield self.training(model, seed, tried)
+            models = [model for model in exhibit.trained_models if model not in self.preset.bundled]
+            for model, combination in itertools.product(models, exhibit.combinations):
+                for seed in self._exhibit_seeds(exhibit, model):
+                    yield self.plan_training(model, seed, combination)
 
-    def _audits(self) -> Iterator[Audit]:
+    def _iterate_audits(self) -> Iterator[AuditRun]:
         for exhibit in self.exhibits:
-            for shown, contexts in itertools.product(exhibit.models, exhibit.contexts):
-                yield from self._audits_of(shown, contexts, exhibit)
+            for member, contexts in itertools.product(exhibit.models, exhibit.contexts):
+                yield from self._iterate_model_audits(member, contexts, exhibit)
             for pair in exhibit.pairs:
-                yield self.audit(self.runs(pair.model)[0], [pair.decoder])
-                yield self.audit(self.runs(pair.remedy_model)[0], [pair.remedy_decoder])
+                piece = self.plan_examples(pair, exhibit.shown)
+                yield from (self.plan_audit(run, [decoder]) for run, decoder in piece.decodings)
 
-    def _audits_of(self, shown: Shown, contexts: str, exhibit: Exhibit) -> Iterator[Audit]:
+    def _iterate_model_audits(self, member: ExhibitModel, contexts: str, exhibit: Exhibit) -> Iterator[AuditRun]:
         if not exhibit.decoders:
             return
-        tried = [run for values in exhibit.combinations for run in self.runs_tried(exhibit, shown.model, values)]
-        for run in tried if exhibit.sweep else self.runs(shown.model):
-            yield self.audit(run, exhibit.specifications, contexts, floor=shown.floor)
+        runs = list(self.list_runs(member.model).values())
+        if exhibit.sweep:
+            found = (self.list_sweep_runs(exhibit, member.model, each) for each in exhibit.combinations)
+            runs = [run for by_seed in found for run in by_seed.values()]
+        for run in runs:
+            yield self.plan_audit(run, exhibit.specifications, contexts, floor=member.floor)
             if exhibit.survival:
-                yield self.audit(run, exhibit.specifications, contexts, survival=True)
+                yield self.plan_audit(run, exhibit.specifications, contexts, survival=True)
 
 
 # settings, read without torch
 
 
-def plain_settings(model: str) -> Changes:
-    """The sections of a model's file and of those it starts from."""
-    return merge(*read_with_bases(model_file(model)))
+def read_model_settings(model: str) -> Changes:
+    """The sections of a model's file and of the files it starts from."""
+    return merge(*read_with_bases(find_model(model)))
 
 
-def digest_of_settings(model: str, changes: Changes) -> str:
-    """Of all that is set, and of the text if it is one's own."""
-    settings = merge(plain_settings(model), changes)
+def hash_settings(model: str, changes: Changes) -> str:
+    """A digest of all settings, and of the text if it is your own."""
+    settings = merge(read_model_settings(model), changes)
     data = settings.get("data", {})
-    text = digest_of_text(*(str(data.get(name, "")) for name in ("source", "valid", "test")))
+    text = hash_text(*(str(data.get(name, "")) for name in ("source", "valid", "test")))
     return sha256(json.dumps([settings, text], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @cache
-def digest_of_bundled(run: str) -> str:
-    """Of the files of a run that comes with the package; empty where there is no run."""
+def hash_bundled(run: str) -> str:
+    """A digest of the files of a bundled run; empty if no run is named."""
     return hash_files(sorted((BUNDLED_RUNS / run).iterdir()))[:16] if run else ""
 
 
 @cache
-def digest_of_text(source: str, valid: str, test: str) -> str:
-    """A bundled text never changes, and one that is not there yet has no digest."""
-    own = source and source.partition("@")[0] not in BUNDLED and Path(source).exists()
-    return open_source(source, valid, test).digest() if own else ""
+def hash_text(source: str, valid: str, test: str) -> str:
+    """A digest of your own text; empty for a bundled one, which never changes, and for one that does not exist yet."""
+    is_own = source and source.partition("@")[0] not in BUNDLED and Path(source).exists()
+    return open_source(source, valid, test).digest() if is_own else ""
 
 
-def of_section(settings: Changes, name: str) -> Any:
-    section, key = name.split(".", 1)
-    return settings.get(section, {}).get(key)
-
-
-def run_name(model: str, seed: int) -> str:
-    """The name of a model's run; a model of your own is the path of a file."""
+def name_run(model: str, seed: int) -> str:
+    """The name of a model's run. A model of your own is named by a path."""
     stem = model.rpartition("/")[2].removesuffix(".toml")
     return stem if seed == 0 else f"{stem}-seed-{seed}"
 
 
-Some = TypeVar("Some", bound=Piece)
+SomePiece = TypeVar("SomePiece", bound=Piece)
 
 
-def unique(pieces: Iterable[Some]) -> list[Some]:
+def drop_duplicates(pieces: Iterable[SomePiece]) -> list[SomePiece]:
     return list({piece.key: piece for piece in pieces}.values())
 
 
-def gathered(audits: Iterable[Audit]) -> list[Audit]:
-    """Audits that share a file of records are one, with the decoders of all."""
-    together: dict[Path, Audit] = {}
+def merge_audits(audits: Iterable[AuditRun]) -> list[AuditRun]:
+    """Audits that share a file of records become one, with the decoders of all."""
+    merged: dict[Path, AuditRun] = {}
     for audit in audits:
-        before = together.get(audit.file, replace(audit, decoders=()))
-        together[audit.file] = replace(audit, decoders=tuple(dict.fromkeys([*before.decoders, *audit.decoders])))
-    return list(together.values())
+        before = merged[audit.file].decoders if audit.file in merged else ()
+        merged[audit.file] = replace(audit, decoders=tuple(dict.fromkeys([*before, *audit.decoders])))
+    return list(merged.values())

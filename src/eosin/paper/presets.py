@@ -1,4 +1,4 @@
-"""Presets: how large the models, how many the initialisations and contexts, and which exhibits."""
+"""Presets: the size of the models, the number of initialisations and contexts, and the exhibits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eosin.paper.exhibits import FOLDER, exhibit_names, model_file
+from eosin.paper.exhibits import EXHIBITS, FOLDER, find_file, find_model, list_names, name_or_path
 from eosin.settings import build, check_known, lists_to_tuples, read_toml
 from eosin.storage.files import BUNDLED_RUNS
 
-TABLES = ("changes", "matching", "initialisations_of", "bundled")
-"""Tables that a preset may leave out."""
+PRESETS = FOLDER / "presets"
 
 
 @dataclass(frozen=True)
@@ -19,36 +18,34 @@ class Preset:
     """A size at which the paper is reproduced."""
 
     path: str
-    """Its name, or its file."""
-    name: str
+    """Its name, or the path of its file."""
     about: str
     exhibits: tuple[str, ...]
     changes: dict[str, dict[str, Any]]
-    """What is set otherwise than in the settings of the models."""
+    """Settings that differ from those of the models."""
     matching: dict[str, dict[str, dict[str, Any]]]
-    """The same for models whose names match a pattern, as in "*-lstm-*"."""
+    """More changes, for models whose names match a pattern such as "*-lstm-*"."""
     initialisations_of: dict[str, int]
-    """How many there are of models whose names match a pattern; 0 leaves them out."""
+    """The number of initialisations of models whose names match a pattern; 0 leaves them out."""
     bundled: dict[str, str]
-    """Models that are not trained but come with the package, and the runs that they are there."""
+    """Models that come with the package instead of being trained, and the names of their runs."""
     initialisations: int = 1
     max_steps: int = 1500
     """The paper's L."""
     contexts: int = 0
-    """Of each distribution; 0 is all."""
+    """How many of each kind; 0 is all."""
     caution: str = ""
-    """What is to be said below every table."""
+    """What a reader of the tables must know."""
     tokenization: str = "bpe"
-    """Of the exhibits that are made for one only."""
+    """Replaces {tokenization} in exhibits."""
     must_hold: tuple[str, ...] = ()
-    """Names of claims without which the reproduction has failed."""
+    """The names of claims that must not be refuted."""
 
     def __post_init__(self) -> None:
         for name in self.exhibits:
-            if not name.endswith(".toml"):
-                check_known(name, exhibit_names(), "an exhibit, or a .toml file of one")
+            find_file(name, EXHIBITS, "an exhibit")
         for model, run in self.bundled.items():
-            model_file(model)
+            find_model(model)
             check_known(run, [path.name for path in BUNDLED_RUNS.iterdir()], "a run that comes with the package")
         if not self.exhibits or not self.about:
             raise ValueError("a preset names exhibits, and says what it is about")
@@ -56,21 +53,17 @@ class Preset:
         if not all(1 <= count <= 1000 for count in counts) or not 1 <= self.max_steps <= 2**31 or self.contexts < 0:
             raise ValueError("initialisations are 1 to 1000, max_steps 1 to 2^31, contexts at least 0")
 
-
-def preset_names() -> list[str]:
-    return sorted(path.stem for path in (FOLDER / "presets").glob("*.toml"))
+    @property
+    def name(self) -> str:
+        return Path(self.path).name.removesuffix(".toml")
 
 
 def load_preset(name: str) -> Preset:
-    """A bundled preset by name, or one of your own by the path of its file."""
-    path = Path(name)
-    if path.suffix != ".toml":
-        check_known(name, preset_names(), "a preset, or a .toml file of one")
-        path = FOLDER / "presets" / f"{name}.toml"
-    table = lists_to_tuples(read_toml(path))
-    place = str(path.resolve()) if name.endswith(".toml") else name
-    return build(
-        Preset,
-        {**{key: {} for key in TABLES}, **table, "name": path.stem, "path": place},
-        path.stem,
-    )
+    """A bundled preset by name, or one of your own by its path."""
+    path = find_file(name, PRESETS, "a preset")
+    no_tables: dict[str, Any] = {name: {} for name in ("changes", "matching", "initialisations_of", "bundled")}
+    return build(Preset, {**no_tables, **lists_to_tuples(read_toml(path)), "path": name_or_path(name)}, path.stem)
+
+
+def list_presets() -> list[str]:
+    return list_names(PRESETS)

@@ -1,4 +1,4 @@
-"""From results to what people look at: tables in four formats, figures, one page. All of it can be made anew."""
+"""From results to files for people: tables in four formats, figures, one page. All of it can be made again."""
 
 from __future__ import annotations
 
@@ -7,150 +7,150 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import tomli_w
 
 from eosin.errors import BadInput
-from eosin.paper.claims import claims_table, judge_all
-from eosin.paper.figures import draw, files_of
-from eosin.paper.figures import prices as priced
+from eosin.paper.claims import judge_all, tabulate_claims
+from eosin.paper.figures import collect_prices, draw_figure, list_figure_files
 from eosin.paper.plan import Plan
-from eosin.paper.results import PIECES, Entry, Results
+from eosin.paper.results import PIECES, Results, RunEntry
 from eosin.paper.tables import (
     KINDS,
     TOO_FAR,
-    View,
-    compared,
-    length_distributions,
-    not_trained,
-    test_perplexities,
+    ExhibitData,
+    Row,
+    count_stars,
+    list_length_counts,
+    list_some,
+    split_table,
 )
 from eosin.records.record import Record
 from eosin.report.audits import tabulate_loops
-from eosin.report.charts import (
-    Chart,
-    chart_lengths,
-    chart_prices,
-    chart_ratios,
-    chart_survival,
-)
+from eosin.report.charts import Chart, chart_lengths, chart_prices, chart_ratios, chart_survival
 from eosin.report.page import Page
-from eosin.report.tables import (
-    RENDERINGS,
-    Column,
-    Table,
-    format_count,
-    format_one_decimal,
-    render_markdown,
-)
-from eosin.report.verdict import Sentence
-from eosin.report.verdict import write_verdict as report_verdict
+from eosin.report.tables import RENDERINGS, Column, Table, format_count, format_one_decimal, render_csv, render_markdown
+from eosin.report.verdict import Sentence, write_verdict
 from eosin.settings import check_known
 from eosin.storage.files import write_text
 
-ENDINGS = {"text": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
+ENDINGS = {"text": "txt", "markdown": "md", "latex": "tex"}
 PAGE, OVERVIEW, PLAN = "report.html", "README.md", "plan.toml"
 CLAIMS = "claims"
-"""The name of the tables of claims."""
+"""The name of the table of claims."""
 
 
-class Shown:
-    """All tables of a reproduction, made once."""
+class Reproduction:
+    """All tables of a plan, made once from the results."""
 
     def __init__(self, plan: Plan, results: Results):
         self.plan = plan
         self.results = results
-        self.views = [View(exhibit, plan, results) for exhibit in plan.exhibits]
-        for view in self.views:
-            check_known(view.exhibit.kind, KINDS, f"a kind of exhibit ({view.exhibit.name})")
-        self.judgements = judge_all(plan, results)
-        claims = [claims_table(judged, tokenization) for tokenization, judged in self.judgements.items()]
-        self.tables = {
-            **({CLAIMS: claims} if claims else {}),
-            **{view.exhibit.name: KINDS[view.exhibit.kind](view) for view in self.views},
-        }
+        self.exhibits = [ExhibitData(plan, results, exhibit) for exhibit in plan.exhibits]
+        for data in self.exhibits:
+            check_known(data.exhibit.kind, KINDS, f"a kind of exhibit ({data.exhibit.name})")
+        self.judged = judge_all(plan, results)
+        claims = {CLAIMS: tabulate_claims(self.judged)} if self.judged else {}
+        self.tables = {**claims, **{data.exhibit.name: KINDS[data.exhibit.kind](data) for data in self.exhibits}}
+        """By name, as machines read them: one table for each exhibit."""
+        self._split = {CLAIMS, *(data.exhibit.name for data in self.exhibits if data.exhibit.kind == "ratios")}
+
+    def list_parts(self, name: str) -> list[Table]:
+        """A table as people read it: one table for each model."""
+        return split_table(self.tables[name]) if name in self._split else [self.tables[name]]
+
+    @property
+    def parts(self) -> list[Table]:
+        return [part for name in self.tables for part in self.list_parts(name)]
 
     @property
     def digest(self) -> str:
-        """Of everything that the page and the figures show."""
+        """A digest of everything that the page and the figures show."""
         return self.results.digest(self.plan, version("eosin"))
-
-    def is_drawn(self) -> bool:
-        """Whether the page that is there shows all this, and the figures are there."""
-        path = self.results.folder / PAGE
-        figures = [file for view in self.views for file in files_of(view, self.figures)]
-        if not all(file.is_file() and file.stat().st_size for file in [path, *figures]):
-            return False
-        page = path.read_bytes()
-        return f'content="{self.digest}"'.encode() in page[:2000] and page.rstrip().endswith(b"</html>")
 
     @property
     def figures(self) -> Path:
         return self.results.folder / "figures"
 
+    def is_drawn(self) -> bool:
+        """Whether the figures exist, and the page is of these results."""
+        path = self.results.folder / PAGE
+        figures = [file for data in self.exhibits for file in list_figure_files(data, self.figures)]
+        if not all(file.is_file() and file.stat().st_size for file in [path, *figures]):
+            return False
+        page = path.read_bytes()
+        return f'content="{self.digest}"'.encode() in page[:2000] and page.rstrip().endswith(b"</html>")
+
     def draw(self) -> None:
-        """The figures, and then the page that says of what they are."""
-        for view in self.views:
-            draw(view, self.figures)
-        write_text(self.results.folder / PAGE, page(self).render())
+        """Write the figures, and then the page, which has the digest."""
+        for data in self.exhibits:
+            draw_figure(data, self.figures)
+        write_text(self.results.folder / PAGE, build_page(self).render())
 
-    def write(self) -> None:
-        """Every table in every format, and all of them on one page of Markdown."""
-        folder = self.results.folder
-        (folder / "tables").mkdir(parents=True, exist_ok=True)
-        for exhibit, made in self.tables.items():
-            for name, ending in ENDINGS.items():
-                text = "\n\n".join(map(RENDERINGS[name], made)) + "\n"
-                write_text(folder / "tables" / f"{exhibit}.{ending}", text)
-        write_text(folder / OVERVIEW, overview(self))
+    def write_tables(self) -> None:
+        """Write every table in every format, and all of them on one page of Markdown."""
+        folder = self.results.folder / "tables"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in self.tables.items():
+            write_text(folder / f"{name}.csv", render_csv(table) + "\n")
+            for format, ending in ENDINGS.items():
+                text = "\n\n".join(map(RENDERINGS[format], self.list_parts(name)))
+                write_text(folder / f"{name}.{ending}", text + "\n")
+        write_text(self.results.folder / OVERVIEW, render_overview(self))
 
 
-def check_free(folder: Path) -> None:
-    """What is shown must not take the place of what somebody else has there."""
-    ours = any((folder / name).is_file() for name in (PLAN, PIECES))
-    if theirs := [name for name in (OVERVIEW, PAGE, "tables", "figures") if not ours and (folder / name).exists()]:
+def check_folder(folder: Path) -> None:
+    """Raise BadInput if the folder has files of somebody else that would be overwritten."""
+    is_ours = any((folder / name).is_file() for name in (PLAN, PIECES))
+    if taken := [name for name in (OVERVIEW, PAGE, "tables", "figures") if not is_ours and (folder / name).exists()]:
         raise BadInput(
-            f"{folder} has a {theirs[0]} that is not of a reproduction, and would be overwritten; name another (--out)"
+            f"{folder} has a {taken[0]} that is not of a reproduction, and would be overwritten; name another (--out)"
         )
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
-    """What the results in a folder are of, so that it need not be said again."""
+    """Save the choices of a plan, so that they need not be given again."""
     chosen = {"preset": plan.preset.path, "exhibits": [exhibit.path for exhibit in plan.exhibits]}
-    given = {"set": list(plan.given)} if plan.given else {}
-    write_text(folder / PLAN, tomli_w.dumps({"plan": {**chosen, "seeds": len(plan.seeds), **given}}))
+    changed = {"set": list(plan.assignments)} if plan.assignments else {}
+    write_text(folder / PLAN, tomli_w.dumps({"plan": {**chosen, "seeds": len(plan.seeds), **changed}}))
 
 
 # the page of Markdown
 
 
-def overview(shown: Shown) -> str:
-    """All tables, and what it took to make them."""
-    preset = shown.plan.preset
+def render_overview(reproduction: Reproduction) -> str:
+    preset = reproduction.plan.preset
     parts = [
         f"# The paper's tables, `{preset.name}`",
-        f"{preset.about[0].upper()}{preset.about[1:]}. Made by `{command(shown)}` from the records beside this "
-        "file; no number was typed. `eosin reproduce --out FOLDER --as-is` makes the tables and figures anew, and "
-        "report.html, a page; with `--tables-only` it makes the tables only.",
-        *(render_markdown(table) for made in shown.tables.values() for table in made),
-        render_markdown(took(shown.results)),
+        f"{preset.about[0].upper()}{preset.about[1:]}. Made by `{write_command(reproduction)}` from the records beside "
+        "this file; no number was typed. `eosin reproduce --out FOLDER --tables-only` makes the tables again; "
+        "without the option also the figures, and a page (report.html).",
+        *([f"**Caution:** {preset.caution}"] if preset.caution else []),
+        *map(render_markdown, reproduction.parts),
+        render_markdown(tabulate_durations(reproduction.results)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def command(shown: Shown) -> str:
-    """What makes this; if some runs are not trained to the end, it was made of what there was."""
-    plan = shown.plan
-    found = [shown.results.training(piece.run) for piece in plan.trainings]
-    as_is = "" if all(entry and entry["finished"] for entry in found) else " --as-is"
+def write_command(reproduction: Reproduction) -> str:
+    """The command that makes this; --as-is if some runs are missing."""
+    plan = reproduction.plan
+    is_complete = all(reproduction.results.run(piece.run) for piece in plan.trainings)
     names = tuple(exhibit.path for exhibit in plan.exhibits)
-    only = f" --only {' '.join(names)}" if names != plan.preset.exhibits else ""
-    seeds = f" --seeds {len(plan.seeds)}" if len(plan.seeds) != plan.preset.initialisations else ""
-    given = "".join(f" --set {shlex.quote(each)}" for each in plan.given)
-    return f"eosin reproduce {plan.preset.path}{only}{seeds}{given}{as_is}"
+    return " ".join(
+        [
+            f"eosin reproduce {plan.preset.path}",
+            *([f"--only {' '.join(names)}"] if names != plan.preset.exhibits else []),
+            *([f"--seeds {len(plan.seeds)}"] if len(plan.seeds) != plan.preset.initialisations else []),
+            *(f"--set {shlex.quote(each)}" for each in plan.assignments),
+            *([] if is_complete else ["--as-is"]),
+        ]
+    )
 
 
-def took(results: Results) -> Table:
+def tabulate_durations(results: Results) -> Table:
     columns = (
         Column("piece", left=True),
         Column("minutes", format_one_decimal),
@@ -158,128 +158,133 @@ def took(results: Results) -> Table:
         Column("precision", left=True),
         Column("machine", left=True),
     )
-    rows = tuple(
-        (
-            entry["name"],
-            float(entry.get("training_seconds") or entry["seconds"]) / 60,
-            entry.get("epochs"),
-            entry.get("precision"),
-            f"{entry['machine']['processor']}, torch {entry['machine']['torch']}, eosin {entry['machine']['eosin']}",
-        )
-        for entry in results.entries.values()
-    )
-    note = "Minutes are of the processes that finished something, and of all of a training; other work may have run."
-    return Table(columns, rows, "How long it took", note)
+    rows: list[Row] = []
+    for entry in results.entries.values():
+        machine = f"{entry.machine.processor}, torch {entry.machine.torch}, eosin {entry.machine.eosin}"
+        if isinstance(entry, RunEntry):
+            minutes = (entry.training_seconds or entry.seconds) / 60
+            rows.append((entry.name, minutes, entry.epochs, entry.precision, machine))
+        else:
+            rows.append((entry.name, entry.seconds / 60, None, None, machine))
+    note = "Minutes of a training are those of all its processes. Other work may have run at the same time."
+    return Table(columns, tuple(rows), "How long it took", note)
 
 
 # the page of HTML
 
 
-def page(shown: Shown) -> Page:
+def build_page(reproduction: Reproduction) -> Page:
     """The claims first, then the verdict, then what both rest on."""
-    views, name = shown.views, shown.plan.preset.name
-    records = baseline_records(views, initialisations=1)
-    tables = [table for name, made in shown.tables.items() if name != CLAIMS for table in made]
+    exhibits, preset = reproduction.exhibits, reproduction.plan.preset
+    records = list_baseline_records(exhibits, initialisations=1)
+    tables = [part for name in reproduction.tables if name != CLAIMS for part in reproduction.list_parts(name)]
     if any(record.counts.loops for record in records):
         tables.append(tabulate_loops(records))
-    first = "Charts are of the first initialisation of each model, unless they say otherwise."
+    sources = [f"Made by {write_command(reproduction)}."]
+    if len(reproduction.plan.seeds) > 1:
+        sources.append("Charts are of the first initialisation of each model, unless they say otherwise.")
+    notes = [preset.caution] * bool(preset.caution), describe_stars(tables), describe_gaps(exhibits)
     return Page(
-        title=f"Does it stop? The paper reproduced: {name}",
-        verdict=[*verdict(views), *map(Sentence, [*beside_the_paper(tables), *unfinished(views)])],
-        charts=list(charts(views, records)),
-        summary=shown.tables.get(CLAIMS, ()),
+        title=f"Does it stop? The paper reproduced: {preset.name}",
+        verdict=[*write_sentences(exhibits), *(Sentence(text) for note in notes for text in note)],
+        charts=list(build_charts(exhibits, records)),
+        summary=reproduction.list_parts(CLAIMS) if CLAIMS in reproduction.tables else (),
         tables=tables,
-        examples=list(examples(views)),
-        sources=[f"Made by {command(shown)}.", *([first] if len(shown.plan.seeds) > 1 else [])],
-        digest=shown.digest,
+        examples=list(list_examples(exhibits)),
+        sources=sources,
+        digest=reproduction.digest,
     )
 
 
-def unfinished(views: Sequence[View]) -> list[str]:
-    """What every number that rests on it has to be taken with."""
-    untrained = list(dict.fromkeys(run for view in views for run in view.untrained()))
-    return [*not_trained(untrained), *dict.fromkeys(said for view in views for said in view.unfinished())]
+def describe_gaps(exhibits: Sequence[ExhibitData]) -> Iterator[str]:
+    """The runs and audits that are missing in any exhibit, each named once."""
+    if runs := dict.fromkeys(run for data in exhibits for run in data.missing_runs()):
+        yield f"Not run: {list_some(list(runs))}."
+    if audits := dict.fromkeys(audit for data in exhibits for audit in data.unfinished_audits()):
+        yield f"Not finished: {list_some(list(audits))}."
 
 
-def beside_the_paper(tables: Sequence[Table]) -> Iterator[str]:
-    found = [differing for table in tables for differing in compared(table)]
-    if found:
+def describe_stars(tables: Sequence[Table]) -> Iterator[str]:
+    stars, compared = map(sum, zip((0, 0), *map(count_stars, tables), strict=True))
+    if compared:
         yield (
-            f"Beside the paper: {sum(found)} of {len(found)} numbers differ from its own {TOO_FAR}; "
+            f"Beside the paper: {stars} of {compared} numbers differ from its own {TOO_FAR}; "
             "in the tables they have a star."
         )
 
 
-def baseline_records(shown: Sequence[View], initialisations: int | None = None) -> list[Record]:
-    """Of the first initialisations of each model whose decoders are compared; without these, of all models."""
-    compared = [view for view in shown if view.exhibit.kind == "ratios"]
-    return first_records(compared, initialisations) or first_records(shown, initialisations)
+def list_baseline_records(exhibits: Sequence[ExhibitData], initialisations: int | None = None) -> list[Record]:
+    """The records of the first initialisations of models whose decoders are compared, or else of all models."""
+    compared = [data for data in exhibits if data.exhibit.kind == "ratios"]
+    return list_records(compared, initialisations) or list_records(exhibits, initialisations)
 
 
-def first_records(shown: Sequence[View], initialisations: int | None) -> list[Record]:
-    found = {}
-    for view in shown:
-        for model in view.exhibit.models:
-            for by_decoder in view.records(model)[:initialisations]:
-                found.update({record.question: record for record in by_decoder.values()})
+def list_records(exhibits: Sequence[ExhibitData], initialisations: int | None) -> list[Record]:
+    found = {
+        record.question: record
+        for data in exhibits
+        for member, decoder in product(data.exhibit.models, data.exhibit.specifications)
+        for record in data.list_records(member, decoder)[:initialisations]
+    }
     return list(found.values())
 
 
-def records_elsewhere(shown: Sequence[View]) -> list[Record]:
-    """On contexts of other kinds than those that decoders are compared on."""
+def list_other_records(exhibits: Sequence[ExhibitData]) -> list[Record]:
+    """Records on other kinds of contexts than those that decoders are compared on."""
     return [
         record
-        for view in shown
-        if view.exhibit.kind == "contexts"
-        for model, decoder, contexts in product(view.exhibit.models, view.exhibit.decoders, view.exhibit.contexts)
-        for record in view.of_decoder(model, decoder, contexts)
+        for data in exhibits
+        if data.exhibit.kind == "contexts"
+        for member, decoder, contexts in product(data.exhibit.models, data.exhibit.decoders, data.exhibit.contexts)
+        for record in data.list_records(member, decoder, contexts)
     ]
 
 
-def charts(shown: Sequence[View], records: Sequence[Record]) -> Iterator[Chart]:
+def build_charts(exhibits: Sequence[ExhibitData], records: Sequence[Record]) -> Iterator[Chart]:
     plain = [record for record in records if "temperature" not in record.signature.decoder]
     if plain:
         yield chart_ratios(plain)
         yield from chart_survival(plain)
-    for view in shown:
-        if view.exhibit.kind == "lengths":
-            yield chart_lengths(length_distributions(view))
-        if view.exhibit.kind == "heads":
-            points = [(model.label, model.head, measured, share) for model, measured, share in priced(view)]
+    for data in exhibits:
+        if data.exhibit.kind == "lengths":
+            yield chart_lengths(list_length_counts(data))
+        if data.exhibit.kind == "heads":
+            points = [(member.label, member.head, price, ratio) for member, price, ratio in collect_prices(data)]
             if points:
-                yield chart_prices(view.exhibit.title, view.only_decoder(), points)
+                yield chart_prices(data.exhibit.title, data.exhibit.only_decoder, points)
 
 
-def examples(shown: Sequence[View]) -> Iterator[Entry]:
-    """Traced completions; those of one context are shown together."""
-    for view in shown:
-        for pair in view.exhibit.pairs:
-            for each in view.results.examples(view.plan.examples(pair, view.exhibit.shown)):
-                group = f"{pair.model}, {pair.decoder}: context {each['context']}, {each['prefix']}"
-                yield {**each, "group": group}
+def list_examples(exhibits: Sequence[ExhibitData]) -> Iterator[dict[str, Any]]:
+    """Traced completions; the page shows those of one context together."""
+    for data in exhibits:
+        for pair in data.exhibit.pairs:
+            for each in data.results.examples(data.plan.plan_examples(pair, data.exhibit.shown)):
+                group = f"{pair.model}, {pair.decoder}: context {each.context}, {each.prefix}"
+                yield {**msgspec.to_builtins(each), "group": group}
 
 
-def verdict(shown: Sequence[View]) -> Iterator[Sentence]:
-    """Does it stop, how often not, what fixes it, at what price; of all initialisations."""
-    yield from report_verdict(baseline_records(shown), records_elsewhere(shown))
-    for view in shown:
-        if view.exhibit.kind == "heads":
-            yield from prices(view)
+def write_sentences(exhibits: Sequence[ExhibitData]) -> Iterator[Sentence]:
+    """Does it stop, how often not, what fixes it, at what price; over all initialisations."""
+    yield from write_verdict(list_baseline_records(exhibits), list_other_records(exhibits))
+    for data in exhibits:
+        if data.exhibit.kind == "heads":
+            yield from describe_prices(data)
 
 
-def prices(view: View) -> Iterator[Sentence]:
-    """What remedies cost in perplexity, against the softmax of the same model."""
-    baselines = [shown for shown in view.exhibit.models if shown.head == "softmax" and test_perplexities(view, shown)]
-    for baseline in baselines:
-        before = test_perplexities(view, baseline)
-        remedies = [each for each in priced(view) if each[0].label == baseline.label and each[0].head != "softmax"]
-        fixes = [f"{shown.head} ({measured:.1f})" for shown, measured, share in remedies if not share]
-        left = [f"{shown.head} ({share:.2f}% had not)" for shown, _, share in remedies if share]
+def describe_prices(data: ExhibitData) -> Iterator[Sentence]:
+    """What each remedy costs in perplexity, against the softmax of the same model."""
+    points, decoder = collect_prices(data), data.exhibit.only_decoder
+    for baseline, before, _ in points:
+        if baseline.head != "softmax":
+            continue
+        remedies = [point for point in points if point[0].label == baseline.label and point[0].head != "softmax"]
+        fixes = [f"{member.head} ({perplexity:.1f})" for member, perplexity, ratio in remedies if not ratio]
+        failures = [f"{member.head} ({ratio:.2f}% had not)" for member, _, ratio in remedies if ratio]
         if fixes:
             yield Sentence(
-                f"{baseline.model}, {view.only_decoder()}: it ended on every context with {', '.join(fixes)}. In "
-                f"brackets the test perplexity; that of softmax is {sum(before) / len(before):.1f}.",
+                f"{baseline.model}, {decoder}: it ended on every context with {', '.join(fixes)}. In "
+                f"brackets the test perplexity; that of softmax is {before:.1f}.",
                 "good",
             )
-        if left:
-            yield Sentence(f"{baseline.model}, {view.only_decoder()}: not on every context with {', '.join(left)}.")
+        if failures:
+            yield Sentence(f"{baseline.model}, {decoder}: not on every context with {', '.join(failures)}.")

@@ -1,12 +1,12 @@
-"""A folder of results: which pieces are finished and what came out, the records of audits, the examples.
+"""A folder of results: finished pieces with their outcomes, records of audits, and examples.
 
-    plan.toml       which preset, exhibits and initialisations it is of
-    pieces.jsonl    a line for each finished piece: what it was, what came out, how long it took, on what machine
-    records/        counts of audits, a folder for each run
+    plan.toml       the preset, exhibits and initialisations
+    pieces.jsonl    a line for each finished piece: its outcome, how long it took, on what machine
+    records/        records of audits, a folder for each run
     examples/       traced completions
-    README.md tables/ figures/ report.html    what is shown; made from the rest, and made anew at any time
+    README.md tables/ figures/ report.html    made from the rest, at any time
 
-The folder is read without torch, and holds all that the tables need: runs and corpora lie elsewhere.
+The folder is read without torch and holds all that the tables need. Runs and corpora are elsewhere.
 """
 
 from __future__ import annotations
@@ -16,192 +16,269 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from eosin.causes import Cause
-from eosin.data.sources import SPLITS
 from eosin.errors import BadInput
-from eosin.paper.plan import Audit, Examples, Piece
+from eosin.paper.plan import AuditRun, Piece, PrepareCorpus, TraceExamples
 from eosin.records.reading import load_records
 from eosin.records.record import Record
-from eosin.report.page import read_step
-from eosin.settings import check_kinds
 from eosin.storage.files import hash_files
-from eosin.storage.json_lines import append_lines, parse_json, read_lines
+from eosin.storage.json_lines import append_lines, read_lines
 from eosin.storage.locks import hold_lock
 
 PIECES, LOCK = "pieces.jsonl", "lock"
-Entry = dict[str, Any]
-HELD: dict[str, dict[str, Any]] = {
-    "corpus": {"statistics": dict[str, float], "lengths": dict[str, list[list[int]]]},
-    "training": {
-        "finished": bool,
-        "run": str,
-        "perplexity": dict[str, float],
-        "best_epoch": int,
-        "epochs": int,
-        "precision": str,
-        "training_seconds": float,
-    },
-    "bundled": {"finished": bool, "run": str, "perplexity": dict[str, float], "best_epoch": int, "epochs": int},
-    "audit": {},
-    "examples": {"contexts": list[int]},
-}
-"""What an entry must have, beside what every entry has."""
-INSIDE: dict[str, dict[str, dict[str, Any]]] = {
-    "corpus": {
-        "statistics": {**dict.fromkeys((*SPLITS, "vocabulary"), int), "average_length": float},
-        "lengths": dict.fromkeys(SPLITS, list),
-    },
-    "training": {"perplexity": {"valid": float, "test": float}},
-    "bundled": {"perplexity": {"test": float}},
-}
-"""What tables of an entry must have."""
-ALWAYS = {"name": str, "key": str, "seconds": float, "machine": dict[str, Any]}
+Positive = Annotated[int, Meta(ge=1, le=2**62)]
+LengthCounts = Annotated[list[tuple[Positive, Positive]], Meta(min_length=1)]
+"""Pairs of a length and how often it occurs."""
+
+
+class Machine(Struct, frozen=True):
+    """Everything that decides how long something takes."""
+
+    processor: str
+    torch: str
+    eosin: str
+    threads: int = 1
+    python: str = ""
+
+
+class Entry(Struct, frozen=True, kw_only=True, tag_field="what"):
+    """The outcome of a finished piece."""
+
+    name: str
+    key: str
+    seconds: float
+    machine: Machine
+
+
+class CorpusStatistics(Struct, frozen=True):
+    """What `eosin prepare` prints of a corpus."""
+
+    train: int
+    valid: int
+    test: int
+    vocabulary: int
+    average_length: float
+    longest: int = 0
+    dropped: int = 0
+    unknown: float = 0.0
+
+
+class Lengths(Struct, frozen=True):
+    """The lengths of the continuations of each split."""
+
+    train: LengthCounts
+    valid: LengthCounts
+    test: LengthCounts
+
+
+class CorpusEntry(Entry, frozen=True, kw_only=True, tag="corpus"):
+    """A corpus in numbers."""
+
+    tokenization: str = ""
+    statistics: CorpusStatistics
+    lengths: Lengths
+
+
+class Perplexities(Struct, frozen=True, omit_defaults=True):
+    """The perplexity of each split that was measured."""
+
+    test: float
+    valid: float | None = None
+    train: float | None = None
+
+
+class RunEntry(Entry, frozen=True, kw_only=True, tag="training"):
+    """A run that is trained to the end."""
+
+    run: str
+    perplexity: Perplexities
+    best_epoch: int
+    epochs: int
+    finished: bool = True
+    """False in the lines of versions that kept unfinished runs; these lines are skipped."""
+    model: str = ""
+    initialisation: int = 0
+    weights: str | None = None
+    """A digest of the weights."""
+    settings: str | None = None
+    """A digest of the settings, as records have it."""
+    valid_perplexities: list[float] = []
+    training_seconds: float | None = None
+    precision: str | None = None
+    device: str | None = None
+
+
+class BundledEntry(RunEntry, frozen=True, kw_only=True, tag="bundled"):
+    """A run that comes with the package."""
+
+
+class AuditEntry(Entry, frozen=True, kw_only=True, tag="audit", omit_defaults=True):
+    """An audit, whose records are in a file of their own."""
+
+    perplexity: Perplexities | None = None
+    """Of a model on a floor."""
+
+
+class ExamplesEntry(Entry, frozen=True, kw_only=True, tag="examples"):
+    """Examples, which are in a file of their own."""
+
+    contexts: list[int]
+
+
+AnyEntry = CorpusEntry | RunEntry | BundledEntry | AuditEntry | ExamplesEntry
+
+
+class ExampleStep(Struct, frozen=True, array_like=True):
+    """One step of a traced completion."""
+
+    text: str
+    prob: float
+    eos_prob: float
+    eos_rank: int
+    kept: int
+    removed_by: str | None
+
+
+class ExampleLoop(Struct, frozen=True):
+    """The loop of a completion that does not end."""
+
+    onset: int
+    period: int
+
+
+class Example(Struct, frozen=True):
+    """A traced completion."""
+
+    run: str
+    decoder: str
+    context: int
+    prefix: str
+    cause: Cause
+    steps: list[ExampleStep]
+    loop: ExampleLoop | None = None
 
 
 class Results:
-    """What is finished."""
+    """All finished pieces of a folder."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, AnyEntry] = {}
         self._records: dict[Path, dict[str, Record]] = {}
         path = folder / PIECES
         for number, line in enumerate(read_lines(path, "finished pieces") if path.is_file() else [], 1):
-            entry = read_entry(line, number, path)
-            self.entries[entry["name"]] = entry
+            entry = parse_entry(line, number, path)
+            self.entries[entry.name] = entry
 
-    def entry(self, piece: Piece) -> Entry | None:
-        """What came out of a piece, if it is finished."""
+    def find(self, piece: Piece) -> AnyEntry | None:
+        """The outcome of a piece; None if it is not finished or its files are incomplete."""
         found = self.entries.get(piece.name)
-        whole = found is not None and found["key"] == piece.key and found.get("finished", True)
-        return found if found and whole and self._has_all_of(piece, found) else None
+        if found is None or found.key != piece.key or (isinstance(found, RunEntry) and not found.finished):
+            return None
+        if isinstance(piece, AuditRun) and not set(piece.decoders) <= self.records(piece).keys():
+            return None
+        if isinstance(found, ExamplesEntry) and isinstance(piece, TraceExamples):
+            # a baseline and its remedy on each context
+            return found if len(self.examples(piece)) == 2 * len(found.contexts) else None
+        return found
 
-    def _has_all_of(self, piece: Piece, found: Entry) -> bool:
-        """Whether what lies in files of its own is there."""
-        if isinstance(piece, Audit):
-            return set(piece.decoders) <= self.whole_records(piece).keys()
-        # a baseline and its remedy on each context
-        return not isinstance(piece, Examples) or len(self.examples(piece)) == 2 * len(found["contexts"])
+    def corpus(self, piece: PrepareCorpus) -> CorpusEntry | None:
+        found = self.find(piece)
+        return found if isinstance(found, CorpusEntry) else None
+
+    def run(self, name: str) -> RunEntry | None:
+        """The outcome of a finished run, trained or bundled."""
+        found = self.entries.get(f"training {name}") or self.entries.get(f"bundled {name}")
+        return found if isinstance(found, RunEntry) and found.finished else None
+
+    def floor_perplexity(self, audit: AuditRun) -> float | None:
+        """The test perplexity that the audit of a model on a floor has measured."""
+        found = self.entries.get(audit.name)
+        return found.perplexity.test if isinstance(found, AuditEntry) and found.perplexity else None
+
+    def example_contexts(self, piece: TraceExamples) -> list[int] | None:
+        """The contexts of examples; None if they are not traced yet."""
+        found = self.find(piece)
+        return found.contexts if isinstance(found, ExamplesEntry) else None
 
     def check(self, piece: Piece) -> None:
-        """A finished piece must not be replaced by another one of the same name."""
+        """Raise BadInput if the folder has a run of this name with other settings."""
         found = self.entries.get(piece.name)
-        if found and piece.lasting and found["key"] != piece.key:
+        if found and not piece.replaceable and found.key != piece.key:
             raise BadInput(
-                f"{self.folder} holds results of another {piece.name}, with other settings than these; "
+                f"{self.folder} has results of another {piece.name}, with other settings than these; "
                 "name another folder (--out)"
             )
 
-    def add(self, piece: Piece, result: Entry) -> None:
-        """Remember that a piece is finished: a whole line at a time."""
-        entry = {"name": piece.name, "key": piece.key, "what": piece.what, **result}
-        line = json.dumps(entry, sort_keys=True)
-        append_lines(self.folder / PIECES, [line])
-        self.entries[piece.name] = json.loads(line)
+    def add(self, piece: Piece, outcome: dict[str, Any]) -> AnyEntry:
+        """Append the outcome of a finished piece."""
+        table = {"name": piece.name, "key": piece.key, "what": piece.what, **outcome}
+        entry = self.entries[piece.name] = msgspec.convert(table, AnyEntry)
+        append_lines(self.folder / PIECES, [json.dumps(msgspec.to_builtins(entry), sort_keys=True)])
         self._records.clear()
+        return entry
 
-    def training(self, run: str) -> Entry | None:
-        """What came out of a run: of its end, of how far it was, or of one that comes with the package."""
-        return self.entries.get(f"training {run}") or self.entries.get(f"bundled {run}")
-
-    def standing(self, run: str) -> str:
-        """The name of a run in records: one that was looked at before its end is told by its epoch."""
-        entry = self.training(run)
-        return run if entry is None or entry["finished"] else f"{run}@epoch-{entry['best_epoch']}"
-
-    def as_it_stands(self, piece: Piece) -> Piece:
-        return piece.standing(self.standing)
-
-    def records(self, audit: Audit) -> dict[str, Record]:
-        """By decoder, of the run as it stands; a decoder that is not through with all contexts is left out."""
-        return self.whole_records(audit.standing(self.standing))
-
-    def whole_records(self, audit: Audit) -> dict[str, Record]:
+    def records(self, audit: AuditRun) -> dict[str, Record]:
+        """By decoder; a decoder that has not counted all contexts is left out."""
         path = self.folder / audit.file
         if path not in self._records:
-            self._records[path] = whole_records(path)
-            settings = (self.training(audit.run.partition("@")[0]) or {}).get("settings")
+            self._records[path] = read_finished_records(path)
+            run = self.run(audit.run)
             for record in self._records[path].values():
-                check_own(record, audit, path, settings)
+                check_record(record, audit, path, run.settings if run else None)
         return self._records[path]
 
-    def examples(self, piece: Examples) -> list[Entry]:
-        path = self.folder / piece.standing(self.standing).file
+    def examples(self, piece: TraceExamples) -> list[Example]:
+        path = self.folder / piece.file
         lines = read_lines(path, "examples") if path.is_file() else []
         try:
-            return [checked_example(parse_json(line)) for line in lines]
-        except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
-            raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made anew") from error
+            return [msgspec.json.decode(line, type=Example) for line in lines]
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made again") from error
 
-    def digest(self, *what: object) -> str:
-        """Of all results, and of what else is named."""
+    def digest(self, *more: object) -> str:
+        """A digest of all results, and of anything else that is given."""
         files = sorted(path for kind in ("records", "examples") for path in self.folder.glob(f"{kind}/**/*.jsonl"))
-        written = json.dumps([self.entries, hash_files(files), *map(str, what)], sort_keys=True)
-        return sha256(written.encode()).hexdigest()[:16]
+        content = json.dumps([msgspec.to_builtins(self.entries), hash_files(files), *map(str, more)], sort_keys=True)
+        return sha256(content.encode()).hexdigest()[:16]
 
 
-def checked_example(example: Entry) -> Entry:
-    words = {key: str(example[key]) for key in ("run", "decoder", "prefix")}
-    steps = [read_step(*step) for step in example["steps"]]
-    return {
-        **example,
-        **words,
-        "context": int(example["context"]),
-        "cause": str(Cause(example["cause"])),
-        "steps": steps,
-    }
-
-
-def read_entry(line: str, number: int, path: Path) -> Entry:
+def parse_entry(line: str, number: int, path: Path) -> AnyEntry:
     try:
-        entry = parse_json(line)
-        check_kinds(entry, {**ALWAYS, **HELD[entry["what"]]})
-        for name, kinds in INSIDE.get(entry["what"], {}).items():
-            check_kinds(entry[name], kinds)
-        json.dumps(entry, allow_nan=False)
-        if not all(map(are_counted, entry.get("lengths", {}).values())):
-            raise ValueError("lengths should be pairs of a length and how often it occurs")
-        if lacking := {"processor", "torch", "eosin"} - entry["machine"].keys():
-            raise ValueError(f"its machine lacks {', '.join(sorted(lacking))}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return msgspec.json.decode(line, type=AnyEntry)
+    except (ValueError, RecursionError) as error:
         raise BadInput(
             f"line {number} of {path} is not a finished piece: {error}; remove that line, and it is done again"
         ) from error
-    return entry
 
 
-def are_counted(pairs: list[list[int]]) -> bool:
-    return bool(pairs) and all(len(pair) == 2 and min(pair) >= 1 for pair in pairs)
-
-
-def whole_records(path: Path) -> dict[str, Record]:
-    """By decoder, those of a file that are through with all contexts."""
-    found = [filed.record for filed in load_records([path])] if begun(path) else []
+def read_finished_records(path: Path) -> dict[str, Record]:
+    """By decoder, the records of a file that count all contexts."""
+    is_begun = path.is_file() and any(True for _ in read_lines(path, "records"))
+    found = [filed.record for filed in load_records([path])] if is_begun else []
     return {record.signature.decoder: record for record in found if not record.missing}
 
 
-def check_own(record: Record, audit: Audit, path: Path, settings: str | None = None) -> None:
-    """Records may have been copied to where those of another audit, or of another text, should be."""
-    asked = {"run": audit.run, "contexts_from": audit.contexts, "max_steps": audit.max_steps}
-    asked |= {"settings": settings} if settings else {}
-    for name, value in asked.items():
-        there = record.signature.table.get(name)
-        if there != value:
+def check_record(record: Record, audit: AuditRun, path: Path, settings: str | None) -> None:
+    """Raise BadInput if a record is of another audit or another text: files may have been copied."""
+    wanted = {"run": audit.run, "contexts_from": audit.contexts, "max_steps": audit.max_steps}
+    wanted |= {"settings": settings} if settings else {}
+    for name, value in wanted.items():
+        found = record.signature.table.get(name)
+        if found != value:
             raise BadInput(
-                f"{path} holds records of another audit: {name} is {there!r} there, and should be "
-                f"{value!r}; remove that file, and it is made anew"
+                f"{path} has records of another audit: {name} is {found!r} there, and should be {value!r}; "
+                "remove that file, and it is made again"
             )
 
 
-def begun(path: Path) -> bool:
-    """Whether there are records, and not only the line at which a kill came."""
-    return path.is_file() and any(True for _ in read_lines(path, "records"))
-
-
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One reproduction at a time in a folder; the lock goes with the process."""
+def lock_results(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process alone."""
     with hold_lock(folder / LOCK, f"another process is at work in {folder}; wait for it, or name another (--out)"):
         yield

@@ -1,121 +1,118 @@
-"""What exhibits show: our numbers beside the paper's, from the results alone.
+"""The tables of exhibits: our numbers beside the paper's, from results alone.
 
-A number of ours is a mean and deviation across initialisations, as in the paper, or with one initialisation a ratio and
-its 95% interval. Add up our spread, twice the paper's deviation as printed, and the rounding of the paper's mean: a
-star marks a number that is further from the paper's. Our spread is the wider of deviation and interval. A number with
-neither, the perplexity of a single initialisation, gets no star.
+Our number is a mean and deviation over initialisations, as in the paper, or for one initialisation a ratio and its 95%
+interval. A star marks a number that is further from the paper's than three things added up: our spread, twice the
+paper's deviation, and the rounding of the paper's mean. Our spread is the wider of deviation and interval. A number
+without either, such as the perplexity of one initialisation, gets no star.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from msgspec.structs import asdict
+
 from eosin.causes import Cause
-from eosin.errors import BadInput
-from eosin.paper.exhibits import Exhibit, Shown, at_temperature
-from eosin.paper.plan import Examples, Plan
-from eosin.paper.results import Entry, Results
+from eosin.paper.exhibits import Exhibit, ExhibitModel, PaperNumber, set_temperature
+from eosin.paper.measurements import Measurements
+from eosin.paper.plan import TraceExamples
+from eosin.paper.results import Example, RunEntry
 from eosin.records.record import Record
-from eosin.records.statistics import mean_and_deviation, summarize_lengths
-from eosin.report.audits import Share, to_percent, to_percent_interval
+from eosin.records.statistics import LengthSummary, mean_and_deviation, summarize_lengths
+from eosin.report.audits import QUANTILES, Share, to_percent, to_percent_interval
 from eosin.report.tables import Column, Table, Value, format_count, format_one_decimal, format_two_decimals
+
+Row = tuple[Value, ...]
 
 
 @dataclass(frozen=True)
-class View:
-    """An exhibit, and the results it is shown with."""
+class ExhibitData(Measurements):
+    """An exhibit, and the measurements that it shows."""
 
     exhibit: Exhibit
-    plan: Plan
-    results: Results
 
-    def records(self, shown: Shown, contexts: str = "test", survival: bool = False) -> list[dict[str, Record]]:
-        """By decoder, for each initialisation that has been audited."""
-        how: dict[str, Any] = {"survival": True} if survival else {"floor": shown.floor}
-        audits = [self.plan.audit(run, (), contexts, **how) for run in self.plan.runs(shown.model)]
-        return [found for audit in audits if (found := self.results.records(audit))]
+    def list_records(
+        self, member: ExhibitModel, decoder: str, contexts: str = "test", survival: bool = False
+    ) -> list[Record]:
+        """A record for each initialisation."""
+        how: dict[str, Any] = {"survival": True} if survival else {"floor": member.floor}
+        return list(self.records(member.model, decoder, contexts, **how).values())
 
-    def of_decoder(self, shown: Shown, decoder: str, contexts: str = "test", survival: bool = False) -> list[Record]:
-        return [found[decoder] for found in self.records(shown, contexts, survival) if decoder in found]
+    def list_perplexities(self, member: ExhibitModel) -> list[float]:
+        """The test perplexity of each initialisation."""
+        return list(self.perplexities(member.model, member.floor).values())
 
-    def trainings(self, model: str) -> list[Entry]:
-        entries = [self.results.training(run) for run in self.plan.runs(model)]
-        return [entry for entry in entries if entry is not None]
+    def find_sweep(self, model: str, combination: dict[str, Any]) -> dict[int, RunEntry]:
+        """The finished runs of one combination of settings."""
+        return self.find_finished(self.plan.list_sweep_runs(self.exhibit, model, combination))
 
-    def table(self, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str) -> Table:
-        gaps = [*not_trained(self.untrained()), *self.unfinished()]
-        said = " ".join(filter(None, [*notes, self.exhibit.note, self.plan.preset.caution, *gaps]))
-        return Table(tuple(columns), measured_rows(columns, rows), self.exhibit.title, said)
-
-    def untrained(self) -> list[str]:
+    def missing_runs(self) -> list[str]:
         """Runs without results, and models that the preset leaves out."""
-        runs = (piece.run for piece in self.plan.of(self.exhibit).trainings)
-        left_out = (model for model in self.exhibit.trained if not self.plan.runs(model))
-        return [*(run for run in runs if self.results.training(run) is None), *left_out]
+        runs = (piece.run for piece in self.plan.select(self.exhibit).trainings)
+        left_out = (model for model in self.exhibit.trained_models if not self.plan.list_runs(model))
+        return [*(run for run in runs if self.results.run(run) is None), *left_out]
 
-    def unfinished(self) -> Iterator[str]:
-        """What was looked at before its end."""
-        own = self.plan.of(self.exhibit)
-        found = {piece.run: self.results.training(piece.run) for piece in own.trainings}
-        for entry in filter(None, found.values()):
-            if not entry["finished"]:
-                yield f"Unfinished: {entry['run']}, after {entry['epochs']} epochs (the best is {entry['best_epoch']})."
-        audits = [audit for audit in own.audits if found.get(audit.run)]
-        open_ones = [audit.name for audit in audits if not set(audit.decoders) <= self.results.records(audit).keys()]
-        if open_ones:
-            yield f"Not finished yet: {listed(open_ones)}."
+    def unfinished_audits(self) -> list[str]:
+        audits = [audit for audit in self.plan.select(self.exhibit).audits if self.results.run(audit.run)]
+        return [audit.name for audit in audits if not set(audit.decoders) <= self.results.records(audit).keys()]
 
-    def only_decoder(self) -> str:
-        if len(self.exhibit.decoders) != 1:
-            asked = ", ".join(self.exhibit.decoders) or "none"
-            raise BadInput(
-                f"{self.exhibit.name}: an exhibit of kind {self.exhibit.kind!r} has one decoder, got {asked}"
-            )
-        return self.exhibit.decoders[0]
-
-    def at_limit(self) -> str:
+    def describe_limit(self) -> str:
         """The limit and the number of contexts, as they were."""
-        own = self.plan.of(self.exhibit)
-        counts = {record.counts.contexts for audit in own.audits for record in self.results.records(audit).values()}
-        contexts = f"{' or '.join(f'{count:,}' for count in sorted(counts))} contexts." if counts else ""
-        return f"L = {self.plan.preset.max_steps:,}; {contexts}".rstrip("; ")
+        audits = self.plan.select(self.exhibit).audits
+        counts = {record.counts.contexts for audit in audits for record in self.results.records(audit).values()}
+        contexts = f"; {' or '.join(f'{count:,}' for count in sorted(counts))} contexts." if counts else ""
+        return f"L = {self.plan.preset.max_steps:,}{contexts}"
 
+    def describe_gaps(self) -> Iterator[str]:
+        """The runs and audits that are missing."""
+        if runs := self.missing_runs():
+            yield f"Not run: {list_some(runs)}."
+        if audits := self.unfinished_audits():
+            yield f"Not finished: {list_some(audits)}."
 
-def measured_rows(columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> tuple[tuple[Value, ...], ...]:
-    """Rows that have a number of ours, in a table that has columns for such numbers."""
-    places = [place for place, column in enumerate(columns) if column.format is shown_ours]
-    return tuple(row for row in rows if not places or any(row[place] is not None for place in places))
+    def build_table(self, columns: Sequence[Column], rows: Sequence[Row], *notes: str) -> Table:
+        """A table of the rows that have a number of ours, with its notes and gaps."""
+        ours = [place for place, column in enumerate(columns) if column.format is format_ours]
+        known = tuple(row for row in rows if not ours or any(row[place] is not None for place in ours))
+        note = " ".join(filter(None, [*notes, self.exhibit.note, *self.describe_gaps()]))
+        return Table(tuple(columns), known, self.exhibit.title, note)
 
-
-def not_trained(runs: Sequence[str]) -> Iterator[str]:
-    if runs:
-        yield f"Not run: {listed(runs)}."
+    def build_comparison(self, columns: Sequence[Column], rows: Sequence[Row], *notes: str) -> Table:
+        """A table with the columns of the paper, if the paper has any of the numbers."""
+        if any(member.paper for member in self.exhibit.models):
+            return self.build_table(columns, rows, *notes, STAR)
+        ours = [place for place, column in enumerate(columns) if column.format is not str or column.left]
+        return self.build_table([columns[i] for i in ours], [tuple(row[i] for i in ours) for row in rows], *notes)
 
 
 MOST_LISTED = 12
 
 
-def listed(names: Sequence[str]) -> str:
+def list_some(names: Sequence[str]) -> str:
     more = len(names) - MOST_LISTED
     return ", ".join([*names[:MOST_LISTED], *([f"and {more} more"] if more > 0 else [])])
 
 
-# a number of ours beside one of the paper's
+# our numbers beside the paper's
 
-Paper = tuple[float, float | None]
-"""Mean and deviation, which is not always given."""
 OURS = ("ours", "spread low", "spread high", "initialisations", "differs")
+ROUNDING = 0.005
+"""The paper prints means with two decimals. Deviations are taken as printed: with their rounding, twice, "0.00 ± 0.0"
+would reach up to 0.1."""
+TOO_FAR = f"by more than our spread, twice its deviation and {ROUNDING:g} (its rounding) added up"
+STAR = f"* differs from the paper's {TOO_FAR}."
+NO_STAR = "The perplexity of a single initialisation has no spread, so it gets no star."
 
 
-def ours(values: Sequence[float], interval: tuple[float, float] | None, paper: Paper | None) -> Value:
-    """Mean, the two ends of its spread, how many initialisations, and whether it differs from the paper's.
+def summarize(values: Sequence[float], interval: tuple[float, float] | None, paper: PaperNumber | None) -> Value:
+    """The mean, both ends of its spread, the number of initialisations, and whether it differs from the paper's.
 
-    The interval is that of what was counted on the contexts, which are the same for every initialisation. A number
-    without a spread is not compared.
+    The interval is that of counts; all initialisations count on the same contexts. A number without a spread is not
+    compared.
     """
     if not values:
         return None
@@ -126,429 +123,360 @@ def ours(values: Sequence[float], interval: tuple[float, float] | None, paper: P
     spread = (mean - deviation, mean + deviation) if len(values) > 1 else counted
     # initialisations that agree, as on zero, tell no more than the contexts they were tried on
     widest = min(spread[0], counted[0]), max(spread[1], counted[1])
-    return mean, *spread, len(values), int(differs(*widest, paper))
+    return mean, *spread, len(values), int(is_far(*widest, paper))
 
 
-def differs(low: float, high: float, paper: Paper | None) -> bool:
+def is_far(low: float, high: float, paper: PaperNumber | None) -> bool:
     if paper is None:
         return False
-    mean, deviation = paper
-    room = ROUNDING + 2 * (deviation or 0.0)
-    return low > mean + room or high < mean - room
+    room = ROUNDING + 2 * (paper.deviation or 0.0)
+    return low > paper.mean + room or high < paper.mean - room
 
 
-ROUNDING = 0.005
-"""How far a mean of the paper may be from what it measured: all are printed with two decimals.
-
-Deviations are taken as printed: with its rounding, twice, "0.00 ± 0.0" would reach up to 0.1.
-"""
-
-
-def shown_ours(value: tuple[float, float, float, int, int | None]) -> str:
-    mean, low, high, initialisations, differing = value
-    star = " *" if differing else ""
+def format_ours(value: tuple[float, float, float, int, int | None]) -> str:
+    mean, low, high, initialisations, differs = value
+    star = " *" if differs else ""
     if initialisations > 1:
         return f"{mean:.2f} ± {high - mean:.2f}{star}"
     return f"{mean:.2f} ({low:.2f} to {high:.2f}){star}" if high > low else f"{mean:.2f}{star}"
 
 
-def shown_paper(value: Paper) -> str:
-    mean, deviation = value
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:g}"
-
-
 def our_column(heading: str) -> Column:
-    return Column(heading, shown_ours, tuple(f"{heading}: {part}" for part in OURS))
+    return Column(heading, format_ours, tuple(f"{heading}: {part}" for part in OURS))
 
 
 def paper_column(heading: str) -> Column:
-    return Column(heading, shown_paper, (f"{heading}: mean", f"{heading}: deviation"))
+    return Column(heading, str, (f"{heading}: mean", f"{heading}: deviation"))
 
 
-def ratio(records: Sequence[Record], paper: Paper | None = None) -> Value:
-    """r_L in percent, at the limit of the audit."""
-    return at_given_limit(records, records[0].signature.max_steps, paper) if records else None
+def text_column(heading: str) -> Column:
+    return Column(heading, left=True)
 
 
-def at_given_limit(records: Sequence[Record], limit: int, paper: Paper | None = None) -> Value:
-    shares = [record.counts.ratio(limit) for record in records]
-    return ours([to_percent(share) for share in shares], mean_interval(shares), paper)
-
-
-def mean_interval(shares: Sequence[Share]) -> tuple[float, float] | None:
-    """As wide as one audit's, however many there are: all were tried on the same contexts."""
-    if not shares:
+def measure_ratio(records: Sequence[Record], paper: PaperNumber | None = None, limit: int | None = None) -> Value:
+    """r_L in percent at the limit of the audit, or at another."""
+    if not records:
         return None
+    shares = [record.counts.ratio(limit or record.signature.max_steps) for record in records]
+    return summarize([to_percent(share) for share in shares], mean_interval(shares), paper)
+
+
+def mean_interval(shares: Sequence[Share]) -> tuple[float, float]:
+    """As wide as the interval of one audit, however many there are: all count on the same contexts."""
     lows, highs = zip(*map(to_percent_interval, shares), strict=True)
     return fmean(lows), fmean(highs)
 
 
-def proved(records: Sequence[Record]) -> float | None:
-    """Share of the contexts that were proved infinite, in percent; the mean of several initialisations."""
-    shares = [100 * record.counts.causes[Cause.PROVED] / record.counts.contexts for record in records]
-    return sum(shares) / len(shares) if shares else None
+def measure_proved(records: Sequence[Record]) -> float:
+    """The mean share of contexts that are proved infinite, in percent."""
+    return fmean(100 * record.counts.causes[Cause.PROVED] / record.counts.contexts for record in records)
 
 
-def number(pair: Any) -> Paper | None:
-    """Mean and deviation, as an exhibit has them."""
-    return None if pair is None else (float(pair[0]), float(pair[1]) if len(pair) > 1 else None)
+def count_stars(table: Table) -> tuple[int, int]:
+    """How many of our numbers differ from the paper's beside them, and how many are compared."""
+    ours = [place for place, column in enumerate(table.columns) if column.format is format_ours]
+    pairs = [(row[place], row[place + 1]) for row in table.rows for place in ours if place + 1 < len(row)]
+    marks = [mine[-1] for mine, theirs in pairs if isinstance(mine, tuple) and isinstance(theirs, PaperNumber)]
+    return sum(mark == 1 for mark in marks), sum(mark is not None for mark in marks)
 
 
-TOO_FAR = f"by more than our spread, twice its deviation and {ROUNDING:g} (its rounding) added up"
-STAR = f"* differs from the paper's {TOO_FAR}."
-NO_STAR = "The perplexity of a single initialisation has no spread, so it gets no star."
+# the lengths of completions, beside how many of them end
 
-
-def ratios(view: View) -> list[Table]:
-    """Decoders of each model."""
-    tables = [ratios_of(view, shown) for shown in view.exhibit.models]
-    return [table for table in tables if table.rows] or tables[:1]
-
-
-def ratios_of(view: View, shown: Shown) -> Table:
-    columns = (
-        Column("decoder", left=True),
-        our_column("r_L (%)"),
-        paper_column("paper"),
-        Column("proved (%)", format_two_decimals),
-        *LENGTH_COLUMNS,
-    )
-    rows: list[tuple[Value, ...]] = []
-    for decoder in view.exhibit.decoders:
-        found, paper = view.of_decoder(shown, decoder), number(shown.paper.get(decoder))
-        if found:
-            rows.append((decoder, ratio(found, paper), paper, proved(found), *length_cells(found)))
-    table = beside_the_paper(view, columns, rows, data_lengths(view))
-    return replace(table, title=f"{table.title}, {shown.label}")
-
-
-# how long completions are, beside how many of them end
-
+MEDIAN = QUANTILES.index("50%")
 LENGTH_COLUMNS = (
     Column("mean length", format_one_decimal),
     Column("median", format_one_decimal),
     Column("loop cut (%)", format_one_decimal),
 )
-LENGTH_NOTE = 'Lengths are of completions that ended; of these, "loop cut" counts loops that eos cut short.'
+LENGTH_NOTE = 'Lengths are of completions that ended. "loop cut" is the share of them in which eos cut a loop short.'
 
 
 def length_cells(records: Sequence[Record]) -> tuple[Value, Value, Value]:
-    """Mean and median length of what ended, and how much of it is a loop cut short; means over initialisations."""
-    found = [record.counts for record in records if record.counts.lengths]
-    if not found:
+    """Mean and median length of completions that ended, and how many of them eos cut short in a loop."""
+    counts = [record.counts for record in records if record.counts.ended]
+    lengths = [summary for each in counts if (summary := each.lengths)]
+    if not lengths:
         return None, None, None
-    lengths_found = [counts.lengths for counts in found if counts.lengths]
-    cut = [100 * counts.cut / sum(counts.ended.values()) for counts in found if counts.cut is not None]
+    cut = [100 * each.cut / sum(each.ended.values()) for each in counts if each.cut is not None]
     return (
-        fmean(each.mean for each in lengths_found),
-        fmean(each.quantiles[MEDIAN] for each in lengths_found),
-        fmean(cut) if len(cut) == len(found) else None,
+        fmean(each.mean for each in lengths),
+        fmean(each.quantiles[MEDIAN] for each in lengths),
+        fmean(cut) if len(cut) == len(counts) else None,
     )
 
 
-MEDIAN = 2
-"""The place of the median among the quantiles."""
+def describe_lengths(data: ExhibitData) -> str:
+    found = summarize_lengths(data.data_lengths(member.model for member in data.exhibit.models))
+    of_data = f" The data's continuations: mean {found.mean:.1f}, median {found.quantiles[MEDIAN]}." if found else ""
+    return LENGTH_NOTE + of_data
 
 
-def data_lengths(view: View) -> str:
-    """The lengths of the data's own continuations, in words."""
-    entries = (corpus_entry(view, shown.model) for shown in view.exhibit.models)
-    entry = next(filter(None, entries), None)
-    found = summarize_lengths(dict(map(tuple, entry["lengths"]["test"]))) if entry else None
-    said = f" The data's continuations: mean {found.mean:.1f}, median {found.quantiles[MEDIAN]}." if found else ""
-    return LENGTH_NOTE + said
+# the kinds of exhibits
 
 
-def heads(view: View) -> list[Table]:
-    """Output heads: the ratio of greedy decoding and the perplexity."""
-    decoder = view.only_decoder()
+def tabulate_ratios(data: ExhibitData) -> Table:
+    """The ratio of each decoder with each model."""
     columns = (
-        Column("model", left=True),
-        Column("head", left=True),
+        text_column("model"),
+        text_column("decoder"),
+        our_column("r_L (%)"),
+        paper_column("paper"),
+        Column("proved (%)", format_two_decimals),
+        *LENGTH_COLUMNS,
+    )
+    rows: list[Row] = []
+    for member, decoder in itertools.product(data.exhibit.models, data.exhibit.decoders):
+        found, paper = data.list_records(member, decoder), member.paper_number(decoder)
+        if found:
+            cells = measure_ratio(found, paper), paper, measure_proved(found), *length_cells(found)
+            rows.append((member.label, decoder, *cells))
+    return data.build_comparison(columns, rows, data.describe_limit(), describe_lengths(data))
+
+
+def tabulate_heads(data: ExhibitData) -> Table:
+    """Greedy ratio and perplexity of each output head."""
+    decoder = data.exhibit.only_decoder
+    columns = (
+        text_column("model"),
+        text_column("head"),
         our_column("r_L (%)"),
         paper_column("paper r_L (%)"),
         our_column("perplexity"),
         paper_column("paper perplexity"),
         *LENGTH_COLUMNS,
     )
-    rows: list[tuple[Value, ...]] = []
-    for shown in view.exhibit.models:
-        papers = number(shown.paper.get("ratio")), number(shown.paper.get("perplexity"))
-        measured = ours(test_perplexities(view, shown), None, papers[1])
-        records = view.of_decoder(shown, decoder)
-        if records or measured:
-            found = ratio(records, papers[0])
-            rows.append((shown.label, shown.head, found, papers[0], measured, papers[1], *length_cells(records)))
-    return [beside_the_paper(view, columns, rows, data_lengths(view), star=f"{STAR} {NO_STAR}")]
+    rows: list[Row] = []
+    for member in data.exhibit.models:
+        records = data.list_records(member, decoder)
+        theirs, price = member.paper_number("ratio"), member.paper_number("perplexity")
+        ratio, perplexity = measure_ratio(records, theirs), summarize(data.list_perplexities(member), None, price)
+        rows.append((member.label, member.head, ratio, theirs, perplexity, price, *length_cells(records)))
+    notes = data.describe_limit(), describe_lengths(data), *[NO_STAR] * any(each.paper for each in data.exhibit.models)
+    return data.build_comparison(columns, rows, *notes)
 
 
-def beside_the_paper(
-    view: View, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]], *notes: str, star: str = STAR
-) -> Table:
-    """A table with the columns of the paper's numbers, where the paper has any."""
-    notes = (view.at_limit(), *notes)
-    if any(shown.paper for shown in view.exhibit.models):
-        return view.table(columns, rows, *notes, star)
-    own = [place for place, column in enumerate(columns) if column.format is not shown_paper]
-    return view.table([columns[i] for i in own], [tuple(row[i] for i in own) for row in rows], *notes)
-
-
-def compared(table: Table) -> list[bool]:
-    """Of each number of ours that is compared with the paper's beside it, whether it differs."""
-    pairs = [
-        (place, place + 1)
-        for place, (left, right) in enumerate(itertools.pairwise(table.columns))
-        if (left.format, right.format) == (shown_ours, shown_paper)
-    ]
-    both = ((row[mine], row[theirs]) for row in table.rows for mine, theirs in pairs)
-    found = [mine[-1] for mine, theirs in both if isinstance(mine, tuple) and theirs is not None]
-    return [bool(differing) for differing in found if differing is not None]
-
-
-def test_perplexities(view: View, shown: Shown) -> list[float]:
-    """Of each initialisation; that of a floor was measured by its audit."""
-    if not shown.floor:
-        return [entry["perplexity"]["test"] for entry in view.trainings(shown.model)]
-    audits = (view.plan.audit(run, (), floor=shown.floor) for run in view.plan.runs(shown.model))
-    entries = (view.results.entries.get(view.results.as_it_stands(audit).name) for audit in audits)
-    return [entry["perplexity"]["test"] for entry in entries if entry]
-
-
-def perplexities(view: View) -> list[Table]:
+def tabulate_perplexities(data: ExhibitData) -> Table:
     columns = (
-        Column("model", left=True),
-        Column("split", left=True),
+        text_column("model"),
+        text_column("split"),
         our_column("perplexity"),
         paper_column("paper"),
         Column("best epoch", format_count),
-        Column("precision", left=True),
+        text_column("precision"),
         Column("minutes", format_count),
     )
-    rows: list[tuple[Value, ...]] = []
-    for shown in view.exhibit.models:
-        entries = view.trainings(shown.model)
+    rows: list[Row] = []
+    for member in data.exhibit.models:
+        entries = list(data.runs(member.model).values())
         for split in ("train", "test"):
-            paper = number(shown.paper.get(split))
-            found = [entry["perplexity"][split] for entry in entries if split in entry["perplexity"]]
-            measured = ours(found, None, paper)
-            if measured:
-                rows.append((shown.label, split, measured, paper, *how_trained(entries)))
-    return [view.table(columns, rows, STAR, NO_STAR)]
+            paper = member.paper_number(split)
+            found = [entry.perplexity.test if split == "test" else entry.perplexity.train for entry in entries]
+            measured = summarize([value for value in found if value is not None], None, paper)
+            rows.append((member.label, split, measured, paper, *describe_training(entries)))
+    return data.build_table(columns, rows, STAR, NO_STAR)
 
 
-def how_trained(entries: Sequence[Entry]) -> tuple[Value, Value, Value]:
+def describe_training(entries: Sequence[RunEntry]) -> tuple[Value, Value, Value]:
     """Mean best epoch, precision and mean minutes."""
     if not entries:
         return None, None, None
-    n = len(entries)
-    precisions = ", ".join(sorted({entry["precision"] for entry in entries}))
-    epochs, seconds = sum(e["best_epoch"] for e in entries) / n, sum(e["training_seconds"] for e in entries) / n
-    return epochs, precisions, seconds / 60
+    precisions = ", ".join(sorted({entry.precision for entry in entries if entry.precision}))
+    seconds = fmean(entry.training_seconds or 0.0 for entry in entries)
+    return fmean(entry.best_epoch for entry in entries), precisions, seconds / 60
 
 
-COUNTED = {"train": "train", "valid": "valid", "test": "test", "vocabulary": "|V|", "average_length": "avg. len"}
+STATISTICS = {"train": "train", "valid": "valid", "test": "test", "vocabulary": "|V|", "average_length": "avg. len"}
 
 
-def statistics(view: View) -> list[Table]:
-    columns = (Column("type", left=True), *(Column(name, _count) for name in COUNTED.values()))
-    rows: list[tuple[Value, ...]] = []
-    for shown in view.exhibit.models:
-        entry = corpus_entry(view, shown.model)
-        if entry is None:
-            continue
-        rows.append((shown.label, *(entry["statistics"].get(name) for name in COUNTED)))
-        rows.append((f"{shown.label}, the paper's", *(shown.paper.get(name) for name in COUNTED)))
-    return [view.table(columns, rows)]
+def tabulate_statistics(data: ExhibitData) -> Table:
+    columns = (text_column("type"), *(Column(heading, format_statistic) for heading in STATISTICS.values()))
+    rows: list[Row] = []
+    for member in data.exhibit.models:
+        if entry := data.results.corpus(data.plan.plan_corpus(member.model)):
+            counted = asdict(entry.statistics)
+            rows.append((member.label, *map(counted.get, STATISTICS)))
+            rows.append((f"{member.label}, the paper's", *map(member.paper.get, STATISTICS)))
+    return data.build_table(columns, rows)
 
 
-def _count(number: float) -> str:
+def format_statistic(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else format_one_decimal(number)
 
 
-def corpus_entry(view: View, model: str) -> Entry | None:
-    return view.results.entry(view.plan.corpus(model))
-
-
-def grid(view: View) -> list[Table]:
-    """Validation perplexities; the best of each model, and the paper's choice."""
-    names, decoders = list(view.exhibit.sweep), view.exhibit.decoders
+def tabulate_sweep(data: ExhibitData) -> Table:
+    """Validation perplexity of each combination; the best of each model, and the paper's choice."""
+    exhibit = data.exhibit
     columns = (
-        Column("model", left=True),
-        *(Column(name.split(".")[1], _setting) for name in names),
+        text_column("model"),
+        *(Column(name.split(".")[1], format_setting) for name in exhibit.sweep),
         our_column("valid perplexity"),
-        *(our_column(f"{decoder} r_L (%)") for decoder in decoders),
+        *(our_column(f"{decoder} r_L (%)") for decoder in exhibit.decoders),
         Column("best epoch", format_count),
-        Column("chosen by", left=True),
+        text_column("chosen by"),
     )
-    rows: list[tuple[Value, ...]] = []
-    for shown in view.exhibit.models:
-        tried = [(values, grid_entries(view, shown.model, values)) for values in view.exhibit.combinations]
-        means = [mean_valid(entries) for _, entries in tried]
-        all_finished = all(entries and all(entry["finished"] for entry in entries) for _, entries in tried)
-        best = min(mean for mean in means if mean is not None) if all_finished else None
-        for (values, entries), mean in zip(tried, means, strict=True):
-            by = ["us"] * (mean is not None and mean == best) + ["the paper"] * (values == shown.paper)
-            measured = ours([e["perplexity"]["valid"] for e in entries], None, None)
-            settings = (values[name] for name in names)
-            found = (ratio(records_tried(view, shown.model, values, decoder)) for decoder in decoders)
-            rows.append((shown.label, *settings, measured, *found, how_trained(entries)[0], ", ".join(by)))
-    return [view.table(columns, rows, *([view.at_limit()] if decoders else []))]
+    rows: list[Row] = []
+    for member in exhibit.models:
+        tried = [(each, data.find_sweep(member.model, each)) for each in exhibit.combinations]
+        best = find_best([list_valid_perplexities(runs.values()) for _, runs in tried])
+        for combination, runs in tried:
+            valid = list_valid_perplexities(runs.values())
+            ratios = [measure_ratio(list(data.find_records(runs, each).values())) for each in exhibit.decoders]
+            chosen = ["us"] * (bool(valid) and fmean(valid) == best) + ["the paper"] * (combination == member.paper)
+            measured = (
+                summarize(valid, None, None),
+                *ratios,
+                describe_training(list(runs.values()))[0],
+                ", ".join(chosen),
+            )
+            rows.append((member.label, *combination.values(), *measured))
+    return data.build_table(columns, rows, *[data.describe_limit()] * bool(exhibit.decoders))
 
 
-def _setting(value: object) -> str:
+def list_valid_perplexities(entries: Iterable[RunEntry]) -> list[float]:
+    return [entry.perplexity.valid for entry in entries if entry.perplexity.valid is not None]
+
+
+def find_best(perplexities: Sequence[list[float]]) -> float | None:
+    """The lowest mean; None unless every combination has one."""
+    return min(map(fmean, perplexities)) if all(perplexities) else None
+
+
+def format_setting(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def grid_entries(view: View, model: str, values: dict[str, Any]) -> list[Entry]:
-    runs = view.plan.runs_tried(view.exhibit, model, values)
-    return [entry for run in runs if (entry := view.results.training(run))]
-
-
-def records_tried(view: View, model: str, values: dict[str, Any], decoder: str) -> list[Record]:
-    """Of each initialisation that was trained with these settings and audited."""
-    audits = [view.plan.audit(run, ()) for run in view.plan.runs_tried(view.exhibit, model, values)]
-    return [found[decoder] for audit in audits if decoder in (found := view.results.records(audit))]
-
-
-def mean_valid(entries: Sequence[Entry]) -> float | None:
-    return sum(entry["perplexity"]["valid"] for entry in entries) / len(entries) if entries else None
-
-
-def by_lengths(view: View) -> list[Table]:
-    """Quantiles of the lengths of what ended, and of the data."""
+def tabulate_lengths(data: ExhibitData) -> Table:
+    """Quantiles of the lengths of completions that ended, and of the data."""
     columns = (
-        Column("lengths of", left=True),
+        text_column("lengths of"),
         Column("r_L (%)", format_two_decimals),
         Column("mean", format_one_decimal),
-        *(Column(name, format_count) for name in ("5%", "25%", "50%", "75%", "95%")),
+        *(Column(name, format_count) for name in QUANTILES),
     )
-    rows = [(label, left, *_summary(ended)) for label, left, ended in length_distributions(view)]
-    note = "Quantiles are of what ended; of several initialisations the first. The data are all of test."
-    return [view.table(columns, rows, view.at_limit(), note)]
-
-
-def length_distributions(view: View) -> list[tuple[str, float, dict[int, int]]]:
-    """Label, share that did not end in percent, and how many ended at each length; the data first."""
-    decoder = view.only_decoder()
-    corpus = corpus_entry(view, view.exhibit.models[0].model)
-    data = [("the data", 0.0, dict(map(tuple, corpus["lengths"]["test"])))] if corpus else []
-    found = [(shown.label, view.of_decoder(shown, decoder)) for shown in view.exhibit.models]
-    return data + [
-        (label, to_percent(records[0].ratio), dict(records[0].counts.ended)) for label, records in found if records
+    rows = [
+        (label, unended, *length_quantiles(summarize_lengths(ended)))
+        for label, unended, ended in list_length_counts(data)
     ]
+    note = "Quantiles are of completions that ended, of the first initialisation. The data are all of test."
+    return data.build_table(columns, rows, data.describe_limit(), note)
 
 
-def _summary(ended: dict[int, int]) -> tuple[Value, ...]:
-    found = summarize_lengths(ended)
+def length_quantiles(found: LengthSummary | None) -> Row:
     return (None,) * 6 if found is None else (found.mean, *found.quantiles)
 
 
-def by_contexts(view: View) -> list[Table]:
-    columns = [Column("decoder", left=True), Column("contexts", left=True)]
-    columns += [our_column(f"{shown.label} r_L (%)") for shown in view.exhibit.models]
+def list_length_counts(data: ExhibitData) -> list[tuple[str, float, dict[int, int]]]:
+    """The label, the share that did not end in percent, and how many ended at each length; the data first."""
+    lengths, decoder = data.data_lengths(member.model for member in data.exhibit.models), data.exhibit.only_decoder
+    found = [(member.label, data.list_records(member, decoder)) for member in data.exhibit.models]
+    rows = [(label, to_percent(each[0].ratio), dict(each[0].counts.ended)) for label, each in found if each]
+    return [("the data", 0.0, lengths), *rows] if lengths else rows
+
+
+def tabulate_contexts(data: ExhibitData) -> Table:
+    exhibit = data.exhibit
+    columns = [text_column("decoder"), text_column("contexts")]
+    columns += [our_column(f"{member.label} r_L (%)") for member in exhibit.models]
     rows = [
-        (decoder, contexts, *(ratio(view.of_decoder(shown, decoder, contexts)) for shown in view.exhibit.models))
-        for decoder in view.exhibit.decoders
-        for contexts in view.exhibit.contexts
+        (decoder, contexts, *(measure_ratio(data.list_records(member, decoder, contexts)) for member in exhibit.models))
+        for decoder, contexts in itertools.product(exhibit.decoders, exhibit.contexts)
     ]
-    return [view.table(columns, rows, view.at_limit())]
+    return data.build_table(columns, rows, data.describe_limit())
 
 
-def by_limits(view: View) -> list[Table]:
-    limits = [limit for limit in view.exhibit.limits if limit <= view.plan.preset.max_steps]
-    columns = [Column("model", left=True), Column("decoder", left=True)]
-    columns += [our_column(f"L = {limit}") for limit in limits]
-    rows = [
-        (shown.label, decoder, *(at_given_limit(view.of_decoder(shown, decoder), limit) for limit in limits))
-        for shown in view.exhibit.models
-        for decoder in view.exhibit.decoders
-    ]
-    return [view.table(columns, rows)]
+def tabulate_by_decoder(
+    data: ExhibitData, columns: Sequence[str], measure: Callable[[ExhibitModel, str], Sequence[Value]], *notes: str
+) -> Table:
+    """A row for each model and decoder, with several numbers of ours."""
+    headings = text_column("model"), text_column("decoder"), *map(our_column, columns)
+    pairs = itertools.product(data.exhibit.models, data.exhibit.decoders)
+    return data.build_table(headings, [(member.label, each, *measure(member, each)) for member, each in pairs], *notes)
 
 
-def by_temperature(view: View) -> list[Table]:
-    exhibit = view.exhibit
-    columns = [Column("model", left=True), Column("decoder", left=True)]
-    columns += [our_column(f"T = {temperature:g}") for temperature in exhibit.temperatures]
-    rows = [
-        (
-            shown.label,
-            decoder,
-            *(ratio(view.of_decoder(shown, at_temperature(decoder, t))) for t in exhibit.temperatures),
-        )
-        for shown in exhibit.models
-        for decoder in exhibit.decoders
-    ]
-    return [view.table(columns, rows, view.at_limit())]
+def tabulate_limits(data: ExhibitData) -> Table:
+    limits = [limit for limit in data.exhibit.limits if limit <= data.plan.preset.max_steps]
+    return tabulate_by_decoder(
+        data,
+        [f"L = {limit}" for limit in limits],
+        lambda member, decoder: [measure_ratio(data.list_records(member, decoder), limit=limit) for limit in limits],
+    )
 
 
-def by_survival(view: View) -> list[Table]:
-    columns = [Column("model", left=True), Column("decoder", left=True)]
-    columns += [our_column("counted r_L (%)"), our_column("estimated r_L (%)")]
-    rows = [
-        (
-            shown.label,
-            decoder,
-            ratio(view.of_decoder(shown, decoder)),
-            ratio(view.of_decoder(shown, decoder, survival=True)),
-        )
-        for shown in view.exhibit.models
-        for decoder in view.exhibit.decoders
-    ]
-    return [view.table(columns, rows, view.at_limit())]
+def tabulate_temperatures(data: ExhibitData) -> Table:
+    values = data.exhibit.temperatures
+    return tabulate_by_decoder(
+        data,
+        [f"T = {value:g}" for value in values],
+        lambda member, decoder: [measure_ratio(data.list_records(member, set_temperature(decoder, t))) for t in values],
+        data.describe_limit(),
+    )
+
+
+def tabulate_survival(data: ExhibitData) -> Table:
+    return tabulate_by_decoder(
+        data,
+        ["counted r_L (%)", "estimated r_L (%)"],
+        lambda member, decoder: [measure_ratio(data.list_records(member, decoder, survival=s)) for s in (False, True)],
+        data.describe_limit(),
+    )
 
 
 WORDS = 40
-"""Of a completion so many tokens are shown."""
+"""The number of tokens that a table shows of a completion."""
 
 
-def continuations(view: View) -> list[Table]:
-    columns = (
-        Column("context", format_count),
-        Column("prefix", left=True),
-        Column("model", left=True),
-        Column("decoder", left=True),
-        Column("completion", left=True),
-    )
-    pieces = [view.plan.examples(pair, view.exhibit.shown) for pair in view.exhibit.pairs]
-    rows: list[tuple[Value, ...]] = []
+def tabulate_continuations(data: ExhibitData) -> Table:
+    columns = (Column("context", format_count), *map(text_column, ("prefix", "model", "decoder", "completion")))
+    pieces = [data.plan.plan_examples(pair, data.exhibit.shown) for pair in data.exhibit.pairs]
+    rows: list[Row] = []
     for piece in pieces:
-        found = view.results.examples(piece)
-        found.sort(key=lambda each: each["context"])  # a baseline and its remedy side by side
-        rows += [(each["context"], each["prefix"], each["run"], each["decoder"], beginning(each)) for each in found]
-    return [view.table(columns, rows, *without_examples(view, pieces))]
+        # a baseline and its remedy side by side
+        found = sorted(data.results.examples(piece), key=lambda each: each.context)
+        rows += [(each.context, each.prefix, each.run, each.decoder, shorten_completion(each)) for each in found]
+    return data.build_table(columns, rows, *describe_missing_examples(data, pieces))
 
 
-def without_examples(view: View, pieces: Sequence[Examples]) -> Iterator[str]:
-    """Why a pair has no rows, where its runs are there."""
+def describe_missing_examples(data: ExhibitData, pieces: Sequence[TraceExamples]) -> Iterator[str]:
+    """Why a pair has no rows, if its runs are there."""
     for piece in pieces:
-        entry = view.results.entry(view.results.as_it_stands(piece))
-        trained = all(view.results.training(run) for run in piece.looks_at)
-        if entry and not entry["contexts"]:
+        contexts = data.results.example_contexts(piece)
+        if contexts == []:
             yield f"{piece.run}, {piece.decoder}: ended on every context."
-        elif trained and not entry:
-            yield f"Not finished yet: {piece.name}."
+        elif contexts is None and all(map(data.results.run, piece.needed_runs)):
+            yield f"Not finished: {piece.name}."
 
 
-def beginning(example: Entry) -> str:
-    """The first words of a completion; of one that ends also the last, eos, and when that was."""
-    words = [step[0] for step in example["steps"]]
-    begun = "".join(words[:WORDS]).strip()
+def shorten_completion(example: Example) -> str:
+    """The first tokens of a completion; if it ends, also eos and the length."""
+    words = [step.text for step in example.steps]
+    beginning = "".join(words[:WORDS]).strip()
     if len(words) <= WORDS:
-        return begun
-    return f"{begun} ...{words[-1]} ({len(words)} tokens)" if Cause(example["cause"]).ends else f"{begun} ..."
+        return beginning
+    return f"{beginning} ...{words[-1]} ({len(words)} tokens)" if example.cause.ends else f"{beginning} ..."
 
 
-KINDS: dict[str, Callable[[View], list[Table]]] = {
-    "ratios": ratios,
-    "heads": heads,
-    "perplexities": perplexities,
-    "statistics": statistics,
-    "grid": grid,
-    "lengths": by_lengths,
-    "contexts": by_contexts,
-    "limits": by_limits,
-    "temperature": by_temperature,
-    "survival": by_survival,
-    "continuations": continuations,
+def split_table(table: Table) -> list[Table]:
+    """A table for each value of the first column, for people; the note stands below the last one."""
+    groups = [(label, [row[1:] for row in rows]) for label, rows in itertools.groupby(table.rows, lambda row: row[0])]
+    if not groups:
+        return [table]
+    parts = [
+        replace(table, columns=table.columns[1:], rows=tuple(rows), title=f"{table.title}, {label}", note="")
+        for label, rows in groups
+    ]
+    return [*parts[:-1], replace(parts[-1], note=table.note)]
+
+
+KINDS: dict[str, Callable[[ExhibitData], Table]] = {
+    "ratios": tabulate_ratios,
+    "heads": tabulate_heads,
+    "perplexities": tabulate_perplexities,
+    "statistics": tabulate_statistics,
+    "grid": tabulate_sweep,
+    "lengths": tabulate_lengths,
+    "contexts": tabulate_contexts,
+    "limits": tabulate_limits,
+    "temperature": tabulate_temperatures,
+    "survival": tabulate_survival,
+    "continuations": tabulate_continuations,
 }
