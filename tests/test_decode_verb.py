@@ -12,7 +12,7 @@ from texts import real_sentences, small_corpus, write_lines
 
 import eosin
 from eosin.causes import Cause
-from eosin.cli.decode import Decoded, abridge, format_completion
+from eosin.cli.decode import Decoding, abridge, format_completion
 from eosin.cli.model import LoadedModel
 from eosin.cli.terminal import printable
 from eosin.cli.trace import describe_outcome
@@ -115,7 +115,7 @@ def test_nothing_is_sent_to_the_terminal_that_it_would_obey(trained: Path, capsy
     (red,) = next(iter(tokenizer.encode([RED])))
     completion = Completion(0, torch.tensor([red, 5]), Cause.LIMIT, 2, -1.0)
     loaded = LoadedModel("word", None, tokenizer, list, None)
-    decoded = Decoded(loaded, parse_decoder("greedy"), {0: [red]}, [completion])
+    decoded = Decoding(loaded, parse_decoder("greedy"), {0: [red]}, [completion])
     _, text, _ = format_completion(completion, decoded, full=True)
     assert text.startswith(r"    \x1b[31mred ")
     for verb in ("decode", "trace"):
