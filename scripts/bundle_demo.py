@@ -16,14 +16,14 @@ from pathlib import Path
 
 import tomli_w
 
+from eosin.cli.progress import Bar
 from eosin.data.corpus import Corpus, Split, hash_corpus
 from eosin.data.preparation import list_tensors, prepare, write_corpus
 from eosin.data.tokenizer import TOKENIZER
-from eosin.models.checkpoint import CONFIG, TWINS, WEIGHTS
+from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.paper.execution import load_settings
-from eosin.storage.files import BUNDLED_RUNS, write_text
+from eosin.storage.files import BUNDLED_RUNS, TWINS, write_text
 from eosin.storage.tensors import load_tensors, save_tensors
-from eosin.training.bar import Bar
 from eosin.training.loop import train
 from eosin.training.run import CORPUS
 

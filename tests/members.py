@@ -138,7 +138,7 @@ def crossed(*tables: Sequence[object]) -> list:
     return [
         pytest.param(
             *(member for _, member in combination),
-            id="-".join(str(member) for _, member in combination),
+            id="-".join(getattr(member, "__name__", str(member)) for _, member in combination),
             marks=() if tuple(i for i, _ in combination) in fast else pytest.mark.slow,
         )
         for combination in combinations

@@ -20,7 +20,7 @@ from eosin.auditing.tally import ngrams
 from eosin.causes import Cause
 from eosin.decoding.loops import PERIODS, SHORTEST, find_tail
 from eosin.errors import BadInput
-from eosin.events import Event
+from eosin.events import Event, Stopped
 from eosin.proofs.constructions import Coin, Repeater
 from eosin.records.record import read_records
 
@@ -259,3 +259,21 @@ def test_a_loop_that_eos_cuts_short_is_counted(grace: int):
     assert record.counts.cut == (2 if length - 1 >= SHORTEST else 0)
     ancestral = eosin.audit(Coin(0.5), [[1]] * 50, ["ancestral"], max_steps=100).by_decoder["ancestral"]
     assert ancestral.counts.cut == 0
+
+
+def test_a_watch_can_stop_an_audit_and_finished_shards_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "SHARD", 5)
+    out, events = tmp_path / "records.jsonl", []
+
+    def watch(event: Event) -> None:
+        events.append(event)
+        if [each.kind for each in events].count("shard") == 2:
+            raise Stopped
+
+    settings = {"max_steps": 20, "pool": 5, "out": out}
+    with pytest.raises(Stopped):
+        eosin.audit(Coin(0.3), [[1]] * 23, ["ancestral"], watch=watch, **settings)
+    assert {event.kind for event in events} == {"step", "completion", "shard"}
+    assert len(list(read_records(out))) == 2
+    again = eosin.audit(Coin(0.3), [[1]] * 23, ["ancestral"], **settings)
+    assert again.by_decoder["ancestral"].counts.contexts == 23

@@ -75,7 +75,6 @@ def test_proofs_are_shown_saved_and_checked_again(tmp_path: Path, capsys: pytest
         (["--check", "text.txt"], "line 1 of text.txt is not the certificate of a cycle"),
         (["--check", "empty"], "empty has no certificate"),
         (["greedy", "--check", "empty"], "leave out greedy"),
-        ([], "name at least one decoder"),
     ],
 )
 def test_nothing_to_check(arguments: list[str], says: str, there: Path, capsys: pytest.CaptureFixture[str]):
@@ -121,7 +120,7 @@ def test_survival_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert len(kept.read_text(encoding="utf-8").splitlines()) == 300
     capsys.readouterr()
     assert run("audit", "run", "--decoders", "greedy", "--survival") == 2
-    assert "greedy draws nothing" in capsys.readouterr().err
+    assert "greedy is deterministic; survival needs a sampler" in capsys.readouterr().err
 
 
 LONG = ["--decoders", "ancestral,top-k:2", "--contexts", "random", "--count", "4000", "--max-steps", "20"]
@@ -175,7 +174,7 @@ def test_an_interrupt_is_one_line(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
-    assert error == f"eosin audit: interrupted; what is finished is in {out}; the same command goes on\n"
+    assert error == f"eosin audit: interrupted; finished shards are in {out}; the same command continues\n"
     assert list(read_records(out))
 
 
@@ -296,7 +295,10 @@ def test_the_demo_shows_the_failure_and_its_cure(
     assert told["demo"]["greedy"]["ratio"] > 0.05
     assert told["demo"]["greedy"]["causes"]["proved infinite"] > 0
     assert told["demo-st"]["greedy"]["ratio"] == 0  # Theorem 4.2: by step 693
-    assert list(tmp_path.iterdir()) == []
+    main(["report", "demo", "--json"])
+    (models, _) = json.loads(capsys.readouterr().out)["tables"]
+    assert {row[0] for row in models["rows"]} == {"demo", "demo-st"}
+    assert [path.name for path in tmp_path.iterdir()] == ["audits"]
     main(["audit", "demo", *asked, "--out", "records.jsonl"])
     shown = capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["records-demo-st.jsonl", "records-demo.jsonl"]
@@ -305,6 +307,8 @@ def test_the_demo_shows_the_failure_and_its_cure(
     capsys.readouterr()
     main(["trace", "demo", "--max-steps", "30"])
     assert "with period 8 (seen, not proved)" in capsys.readouterr().out
+    main(["trace", "demo"])
+    assert "with period 8 (proved infinite: certified cycle)" in capsys.readouterr().out
     main(["trace", "demo-st", "--max-steps", "30"])
     assert "ended with eos" in capsys.readouterr().out
     main(["decode", "demo", "--max-steps", "60"])
@@ -315,3 +319,64 @@ def test_the_demo_shows_the_failure_and_its_cure(
     main(["certify", "demo-st", "greedy"])
     assert "Every decoding has ended by step 693" in capsys.readouterr().out
     assert eosin.load("demo").vocab_size == 4000
+
+
+def test_decode_and_trace_prove_what_an_audit_proves(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out, completions = tmp_path / "records.jsonl", tmp_path / "completions.jsonl"
+    asked = ["audit", "run", *AUDIT, "--count", "12", "--out", str(out), "--completions", str(completions)]
+    assert run(*asked) == 0
+    audited = [json.loads(line) for line in completions.read_text(encoding="utf-8").splitlines()]
+    assert {each["cause"] for each in audited} >= {"proved infinite"}
+    capsys.readouterr()
+    same = ["--contexts", "random", "--max-steps", "200", "--json"]
+    assert run("decode", "run", "--count", "12", *same) == 0
+    decoded = {each["context"]: each for each in map(json.loads, capsys.readouterr().out.splitlines())}
+    for each in audited:
+        assert (decoded[each["context"]]["cause"] == "proved infinite") == (each["cause"] == "proved infinite")
+    number = next(str(each["context"]) for each in audited if each["cause"] == "proved infinite")
+    assert run("trace", "run", "--context", number, *same) == 0
+    traced = json.loads(capsys.readouterr().out)
+    assert (traced["cause"], traced["proof"]["by"]) == ("proved infinite", "certified cycle")
+    assert run("decode", "run", "--context", number, *same) == 0
+    (alone,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert alone["tokens"] == [step["token"] for step in traced["steps"]]
+    assert len(alone["loop"]) == 3
+    assert run("decode", "run", "--context", number, *same[:-1]) == 0
+    assert "(proved infinite: certified cycle)" in capsys.readouterr().out
+    assert run("decode", "run", "--context", number, "--no-proofs", *same) == 0
+    assert json.loads(capsys.readouterr().out)["cause"] == "limit"
+
+
+def test_what_fails_and_by_how_much_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["audit", "run", *AUDIT, "--count", "30", "--out", str(tmp_path / "records.jsonl"), "--json"]
+    assert run(*asked) == 0
+    (found,) = json.loads(capsys.readouterr().out).values()
+    low, high = found["interval"]
+    assert 0 < low < found["ratio"] <= high
+    for fail_on, value in (("ratio", found["ratio"]), ("lower", low), ("upper", high)):
+        limit = str(value - 0.02)
+        assert run(*asked, "--fail-above", limit, "--fail-on", fail_on) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("eosin audit: run, greedy: ")
+        assert line.endswith(f" is {value:.4g}, above {float(limit):g} by 0.02")
+    assert run(*asked, "--fail-above", str(min(1, (low + found["ratio"]) / 2)), "--fail-on", "lower") == 0
+    assert run(*asked, "--fail-above", str((low + found["ratio"]) / 2)) == 1
+    assert run(*asked, "--fail-on", "upper") == 2
+    assert "--fail-on upper needs a limit: --fail-above RATIO" in capsys.readouterr().err
+
+
+def test_a_report_of_a_demo_that_was_not_audited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run("report", "demo") == 2
+    assert "make them with: eosin audit demo" in capsys.readouterr().err
+
+
+def test_one_initialisation_has_no_deviation(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    small = ["--count", "5", "--max-steps", "20", "--decoders", "greedy", "--out", str(tmp_path / "records.jsonl")]
+    assert run("audit", "demo", *small) == 0
+    table = capsys.readouterr().out
+    assert "mean length of ended" in table
+    assert run("report", str(tmp_path), "--models") == 0
+    assert "±" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Beam search: greedy at width one, brute force when exhaustive, and both stopping rules. See also test_unroll."""
+"""Beam search: greedy at width one, brute force when exhaustive, and both stopping rules. See also test_loop."""
 
 import itertools
 

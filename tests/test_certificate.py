@@ -304,7 +304,7 @@ class ClosestFirst(SmallestSet):
 
     name = "closest-first"
     mass: float
-    allowed = Interval(0, 1)
+    allowed = (Interval(0, 1),)
 
     def order(self, next_token):
         entropy = next_token.entropy[:, None].to(next_token.dtype)
@@ -313,8 +313,8 @@ class ClosestFirst(SmallestSet):
     def keep(self, next_token):
         return None
 
-    def enough(self, running, tie):
-        return running >= self.mass
+    def enough(self, running, next_token):
+        return running[0] >= self.mass
 
 
 @dataclass(frozen=True)
@@ -610,7 +610,7 @@ def test_parts_of_one_s_own_promise_nothing():
 class SecondBest(Greedy):
     """A decoder that says nothing of what it passes on."""
 
-    passes_on = property()
+    passes_on = None
 
     def __str__(self):
         return "second-best"

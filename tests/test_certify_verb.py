@@ -57,7 +57,9 @@ def test_json(name: str, capsys: pytest.CaptureFixture[str]):
 def test_a_proposed_floor_can_be_pasted_and_keeps_to_the_budget(capsys: pytest.CaptureFixture[str]):
     assert run("certify", "plain", *SPECS, "--budget", "200") == 0
     text = capsys.readouterr().out
-    pasted = re.findall(r"^  Within 200 steps, without training: (eosin\.Floor\(.*\))$", text, re.M)
+    pasted = re.findall(
+        r"^  Within 200 steps, but for one decoding in a million, without training: (eosin\.Floor\(.*\))$", text, re.M
+    )
     assert len(pasted) == len(SPECS)
     for code, spec in zip(pasted, SPECS, strict=True):
         floor = eval(code, {"eosin": eosin, "model": eosin.load("plain")})
@@ -68,7 +70,7 @@ def test_a_proposed_floor_can_be_pasted_and_keeps_to_the_budget(capsys: pytest.C
 def test_what_ends_already_needs_no_floor(capsys: pytest.CaptureFixture[str]):
     assert run("certify", "st", "greedy", "beam:4", "--budget", "70") == 0
     greedy, beam = re.findall("^  Within 70 steps.*$", capsys.readouterr().out, re.M)
-    assert greedy == "  Within 70 steps: as it is."
+    assert greedy == "  Within 70 steps, but for one decoding in a million: as it is."
     assert "eosin.Floor" in beam
     assert run("certify", "st", "greedy", "beam:4", "--budget", "70", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -93,7 +95,6 @@ BAD = {
     "epsilon": (["plain", "greedy", "--floor-epsilon", "1"], "epsilon must lie strictly between 0 and 1, got 1.0"),
     "grace": (["plain", "greedy", "--floor-epsilon", "0.1", "--floor-grace", "-1"], "grace must be a whole number"),
     "grace alone": (["plain", "greedy", "--floor-grace", "3"], "--floor-grace 3 needs --floor-epsilon"),
-    "no decoder": (["plain"], "name at least one decoder"),
     "not a number": (["plain", "greedy", "--budget", "many"], "--budget"),
 }
 
@@ -107,3 +108,8 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, capsys: pytest.Capture
     assert line.startswith("eosin certify: ")
     assert says in line
     assert said.out == ""
+
+
+def test_greedy_is_what_is_certified_unless_another_decoder_is_named(capsys: pytest.CaptureFixture[str]):
+    assert run("certify", "demo") == 0
+    assert capsys.readouterr().out == f"{certify(eosin.load('demo'), 'greedy')}\n"

@@ -1,18 +1,24 @@
 """The command line: help with examples, one clear line for bad input, nothing overwritten, results for machines."""
 
 import json
+import os
+import resource
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from command_line import SETTINGS, files, run, start
 from texts import real_sentences, write_lines
 
-from eosin.cli.main import VERBS
+from eosin.cli.main import GROUPS, VERBS, build_parser
+from eosin.decoding.truncation import TRUNCATIONS
+from eosin.models.heads import HEADS
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +182,7 @@ BAD = {
     "audit by no decoder": (["audit", "done", "--decoders", ","], "name at least one decoder"),
     "audit by a misspelt decoder": (["audit", "done", "--decoders", "gredy"], "did you mean 'greedy'?"),
     "audit of two": (["audit", "done", "--decoders", "greedy", "--out", "text.txt"], "is not a record of an audit"),
-    "audit to nowhere": (["audit", "done", "--decoders", "greedy", "--out", "text.txt/a"], "'text.txt'"),
+    "audit to nowhere": (["audit", "done", "--decoders", "greedy", "--out", "text.txt/a"], "cannot write in text.txt"),
     "no such settings": (["train", "nothing.toml"], "there is no settings file nothing.toml"),
     "a misspelt name": (["train", "word-tanh-sofmax"], "did you mean 'word-tanh-softmax'?"),
     "not a run": (["train", "data"], "is not a run directory"),
@@ -234,7 +240,8 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, place: Path, capsys: p
     assert says in line
     after = files(place)
     assert {name: after[name] for name in before} == before
-    assert all(name.startswith("data/text-") for name in after.keys() - before.keys())  # at most the corpus of the text
+    new = after.keys() - before.keys()  # at most the corpus of the text, and a lock
+    assert all(name.startswith("data/text-") or name.endswith(".lock") for name in new)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +250,6 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, place: Path, capsys: p
         ["tran"],
         ["train"],
         ["train", "a", "--treads", "2"],
-        [],
         ["train", "a", "--threads", "0"],
         ["train", "a", "--save-every", "nan"],
     ],
@@ -280,8 +286,6 @@ def test_a_signal_stops_training_and_saves(number: signal.Signals, place: Path):
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(place: Path):
     """No file may be larger than 60 KB, as if the disk were full: the first state does not fit."""
-    import resource
-
     assert run("train", "settings.toml", "--out", "whole") == 0
     full = start(
         "train", "settings.toml", "--out", "run", "--save-every", "0",
@@ -295,3 +299,168 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(place: Path):
     assert there == {"config.toml", "corpus.toml", "lock", "log.jsonl", "tokenizer.json"}
     assert run("train", "settings.toml", "--out", "run") == 0
     assert files(place / "run")["weights.safetensors"] == files(place / "whole")["weights.safetensors"]
+
+
+# as a new user tries it
+
+
+def test_without_a_command_the_help_is_printed_in_two_groups(capsys: pytest.CaptureFixture[str]):
+    assert run() == 0
+    text = capsys.readouterr().out
+    mine, paper = text.split("my model:")[1].split("the paper:")
+    assert [line.split()[0] for line in mine.split("\n") if line.strip()] == list(GROUPS["my model"])
+    assert list(GROUPS["my model"]) == ["doctor", "audit", "trace", "decode", "certify", "report"]
+    assert [line.split()[0] for line in paper.split("\n\n")[0].split("\n") if line.strip()] == list(GROUPS["the paper"])
+    assert list(GROUPS["the paper"]) == ["prepare", "train", "reproduce"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_first_sentence_of_a_help_says_what_the_command_does(verb: str, capsys: pytest.CaptureFixture[str]):
+    assert run(verb, "--help") == 0
+    summary = VERBS[verb]
+    assert f"\n\n{summary[0].upper()}{summary[1:]}.\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_examples_of_a_help_are_command_lines_that_are_understood(verb: str, capsys: pytest.CaptureFixture[str]):
+    description = import_module(f"eosin.cli.{verb}").DESCRIPTION
+    examples = [shlex.split(line)[1:] for line in description.split("examples:\n")[1].splitlines()]
+    assert all(example[0] == verb for example in examples)
+    for example in examples:
+        assert build_parser(example).parse_args(example).verb == verb
+
+
+def test_the_help_starts_fast():
+    """CPU time of a process that prints the help, beyond that of Python itself; the least of five."""
+    seconds = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "eosin", "--help"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.2
+
+
+def test_the_help_imports_nothing_heavy():
+    code = "import sys; from eosin.cli.main import build_parser; build_parser(['--help']); print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "tqdm", "transformers", "msgspec", "tokenizers"} & set(found)
+
+
+def test_threads_that_wait_let_others_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """OpenMP reads the variable when torch is imported; what the user sets is left as it is."""
+    code = "import os, sys; from eosin.cli.main import main; " + (
+        "assert 'torch' not in sys.modules; sys.argv = ['eosin', 'audit', 'nowhere']\n"
+        "try: main()\nexcept SystemExit: print('torch' in sys.modules, os.environ['OMP_WAIT_POLICY'])"
+    )
+    for given, expected in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
+        environment = {**{key: it for key, it in os.environ.items() if key != "OMP_WAIT_POLICY"}, **given}
+        said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert said.stdout.split() == ["True", expected], said.stderr
+
+
+PLUGIN = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+import eosin
+from eosin.decoding.truncation import TRUNCATIONS, TopK
+from eosin.models.heads import HEADS
+
+
+@dataclass(frozen=True)
+class Second(TopK):
+    name = "first-few"
+    aliases = ()
+
+
+TRUNCATIONS["first-few"] = Second
+
+
+class Plain(type(HEADS["softmax"]())):
+    pass
+
+
+HEADS["plain"] = Plain
+"""
+
+
+def test_a_plugin_registers_rules_and_heads(place: Path, capsys: pytest.CaptureFixture[str]):
+    (place / "mine.py").write_text(PLUGIN, encoding="utf-8")
+    plugin = ["--plugin", "mine.py"]
+    asked = ["decode", "demo", "--decoder", "first-few:2", "--max-steps", "4", "--count", "2", "--json"]
+    try:
+        assert run(*asked) == 2
+        assert "unknown decoder 'first-few:2'" in capsys.readouterr().err
+        assert run(*asked, *plugin) == 0
+        assert all(json.loads(line)["decoder"] == "first-few:2" for line in capsys.readouterr().out.splitlines())
+        train = ["train", "settings.toml", "--out", "run", "--set", "head.kind=plain"]
+        assert run(*train, *plugin) == 0
+        assert run("certify", "run", *plugin) == 0
+        assert files(place / "run").keys() >= {"config.toml", "weights.safetensors"}
+        assert "__pycache__" not in {path.name for path in place.iterdir()}
+    finally:
+        TRUNCATIONS.pop("first-few", None)
+        HEADS.pop("plain", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [("1 / 0", "--plugin bad.py fails with ZeroDivisionError"), ("def", "--plugin bad.py fails with SyntaxError")],
+)
+def test_a_plugin_that_fails_is_one_line(code: str, says: str, place: Path, capsys: pytest.CaptureFixture[str]):
+    (place / "bad.py").write_text(code, encoding="utf-8")
+    assert run("certify", "demo", "--plugin", "bad.py") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert run("certify", "demo", "--plugin", "nowhere.py") == 2
+    assert "nowhere.py" in capsys.readouterr().err
+
+
+def test_the_help_of_plugins_says_that_code_is_run(capsys: pytest.CaptureFixture[str]):
+    for verb in VERBS:
+        assert run(verb, "--help") == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert ("run the code of this Python file first" in text) == (verb not in ("doctor", "report", "prepare"))
+
+
+def test_a_hugging_face_folder_is_recognised(place: Path, capsys: pytest.CaptureFixture[str]):
+    (place / "mymodel").mkdir()
+    (place / "mymodel/config.json").write_text("{}", encoding="utf-8")
+    assert run("audit", "mymodel") == 2
+    assert "say hf:mymodel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["audit", "decode", "trace"])
+@pytest.mark.parametrize(
+    "option", [["--chat"], ["--prompt-tokens", "2"], ["--eos", "2"], ["--trust-remote-code"]], ids=lambda it: it[0]
+)
+def test_options_for_hub_models_are_refused_for_runs(verb: str, option: list[str], capsys: pytest.CaptureFixture[str]):
+    assert run(verb, "demo", *option) == 2
+    said = capsys.readouterr()
+    assert f"{option[0]} is for hf: models, and demo is a trained run" in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("name", ["--decoder", "--decoders"])
+def test_decoder_and_decoders_are_one_option(name: str, capsys: pytest.CaptureFixture[str]):
+    small = ["--max-steps", "6", "--json"]
+    for verb, spec in (("audit", "top_p:0.9,greedy"), ("decode", "top-p:0.9"), ("trace", "top-p:0.9")):
+        assert run(verb, "demo", name, spec, *small, *(["--count", "3"] * (verb != "trace"))) == 0
+        assert '"nucleus:0.9"' in capsys.readouterr().out
+    assert run("decode", "demo", name, "greedy,top-k:2") == 2
+    assert "--decoder names one decoder, got 'greedy,top-k:2'" in capsys.readouterr().err
+    assert run("audit", "demo", name, "nucleos:0.9") == 2
+    assert "did you mean 'nucleus'?" in capsys.readouterr().err
+
+
+def test_options_that_a_command_does_not_use_are_not_offered(capsys: pytest.CaptureFixture[str]):
+    assert run("certify", "--help") == 0
+    text = capsys.readouterr().out
+    assert "--dtype" in text
+    assert "--eos" in text
+    for option in ("--chat", "--prompt-tokens", "--stop", "--device", "--seed"):
+        assert option not in text

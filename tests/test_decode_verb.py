@@ -12,14 +12,16 @@ from texts import real_sentences, small_corpus, write_lines
 
 import eosin
 from eosin.causes import Cause
-from eosin.cli.decode import abridged, displayed
+from eosin.cli.decode import Decoded, abridge, format_completion
+from eosin.cli.model import LoadedModel
 from eosin.cli.terminal import printable
-from eosin.cli.trace import outcome
+from eosin.cli.trace import describe_outcome
 from eosin.data.prompts import encode_contexts
-from eosin.decoding.loops import Tail
+from eosin.data.tokenizer import PAD_ID
+from eosin.decoding.spec import parse_decoder
 from eosin.decoding.trace import Step, Trace
 from eosin.loading import open_run
-from eosin.outcome import Completion
+from eosin.outcome import Completion, Proof
 
 RED = "\x1b[31mred"
 """A word that would colour the terminal."""
@@ -76,7 +78,7 @@ def test_completions_go_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_loop_is_shown_once_unless_all_is_asked_for(capsys: pytest.CaptureFixture[str]):
-    arguments = ["decode", "word", "--count", "1", "--max-steps", "120"]
+    arguments = ["decode", "word", "--count", "1", "--max-steps", "120", "--no-proofs"]
     (found,) = map(json.loads, printed(capsys, *arguments, "--json"))
     onset, period = found["loop"]["onset"], found["loop"]["period"]
     tokens = found["tokens"]
@@ -92,21 +94,29 @@ def test_a_loop_is_shown_once_unless_all_is_asked_for(capsys: pytest.CaptureFixt
 
 def test_what_is_left_out(trained: Path):
     tokenizer = open_run(trained / "word").corpus.tokenizer
-    words = [4 + n % 50 for n in range(200)]
-    assert abridged(words[:80], None, tokenizer) == tokenizer.decode(words[:80])
+    words = [4 + n for n in range(200)]
+
+    def abridged(tokens: list[int], proof: Proof | None = None) -> str:
+        cause = Cause.LIMIT if proof is None else Cause.PROVED
+        return abridge(Completion(0, torch.tensor(tokens), cause, len(tokens), -1.0, proof), tokenizer)
+
+    assert abridged(words[:80]) == tokenizer.decode(words[:80])
     expected = f"{tokenizer.decode(words[:60])} ... (120 tokens) ... {tokenizer.decode(words[-20:])}"
-    assert abridged(words, None, tokenizer) == expected
-    assert (
-        abridged([9, *[7, 8] * 9], Tail(2, 2), tokenizer) == f"{tokenizer.decode([9])} [{tokenizer.decode([7, 8])}] ..."
-    )
-    assert abridged([7] * 20, Tail(1, 1), tokenizer) == f"[{tokenizer.decode([7])}] ..."
+    assert abridged(words) == expected
+    loop = f"{tokenizer.decode([9])} [{tokenizer.decode([7, 8])}] ..."
+    assert abridged([9, *[7, 8] * 12]) == loop
+    assert abridged([7] * 24) == f"[{tokenizer.decode([7])}] ..."
+    # a proof may come before one turn of the loop was decoded
+    assert abridged([9, 7], Proof((7, 8), "certified cycle")) == loop
 
 
 def test_nothing_is_sent_to_the_terminal_that_it_would_obey(trained: Path, capsys: pytest.CaptureFixture[str]):
     tokenizer = open_run(trained / "word").corpus.tokenizer
     (red,) = next(iter(tokenizer.encode([RED])))
     completion = Completion(0, torch.tensor([red, 5]), Cause.LIMIT, 2, -1.0)
-    _, text, _ = displayed(completion, [red], tokenizer, full=True)
+    loaded = LoadedModel("word", None, tokenizer, list, None)
+    decoded = Decoded(loaded, parse_decoder("greedy"), {0: [red]}, [completion])
+    _, text, _ = format_completion(completion, decoded, full=True)
     assert text.startswith(r"    \x1b[31mred ")
     for verb in ("decode", "trace"):
         out = "\n".join(printed(capsys, verb, "word", "--prompt", f"{RED} and", "--max-steps", "9"))
@@ -148,12 +158,13 @@ def test_prompts_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     model = eosin.load("word")
     expected = eosin.decode(model, [each["prefix_tokens"] for each in found], max_steps=3)
     assert [each["tokens"] for each in found] == expected.tokens
-    assert found[0]["prefix"] == f"<bos> {'<pad> ' * 7}the first of"
-    assert found[1]["prefix"] == f"<bos> {'<pad> ' * 7}<unk> the <unk>"
+    assert found[0]["prefix_tokens"][1:8] == [PAD_ID] * 7
+    assert found[0]["prefix"] == "<bos> the first of"  # padding is not text
+    assert found[1]["prefix"] == "<bos> <unk> the <unk>"
     assert found[2]["prefix"].endswith("<unk> the")
     unknown = sum(each["prefix"].count("<unk>") for each in found)
     assert said.err.splitlines() == [
-        f"eosin decode: {unknown} words are not in the vocabulary, and are read as <unk>",
+        f"eosin decode: {unknown} words are not in the vocabulary; they are read as <unk>",
         "eosin decode: 1 of 3 prompts are longer than a context; only their last 10 tokens are read",
     ]
 
@@ -201,7 +212,7 @@ def test_a_trace_as_a_table(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_long_trace_is_abridged(capsys: pytest.CaptureFixture[str]):
-    arguments = ["trace", "word", "--max-steps", "50"]
+    arguments = ["trace", "word", "--max-steps", "50", "--no-proofs"]
     whole = printed(capsys, *arguments, "--all")
     brief = printed(capsys, *arguments)
     assert brief[24] == "... 10 steps ... (--all shows them)"
@@ -226,10 +237,12 @@ def test_how_a_trace_says_that_it_ended():
         steps = tuple(Step(number, 1, 0.5, 0.1, 2, 3, None) for number in (1, 2))
         return Trace((1,), "beam:3", 9, 0, 0, cause, last_step, steps)
 
-    assert outcome(trace(Cause.EOS, 2)) == "ended with eos at step 2"
-    assert outcome(trace(Cause.EOS, 5)) == "ended with eos at step 2 (the search ended at step 5)"
-    assert outcome(trace(Cause.LIMIT, 2)) == "did not end in 2 steps (limit)"
-    assert outcome(trace(Cause.LIMIT, 9)) == "did not end in 9 steps (limit); the best finished hypothesis has 2"
+    assert describe_outcome(trace(Cause.EOS, 2)) == "ended with eos at step 2"
+    assert describe_outcome(trace(Cause.EOS, 5)) == "ended with eos at step 2 (the search ended at step 5)"
+    assert describe_outcome(trace(Cause.LIMIT, 2)) == "did not end in 2 steps (limit)"
+    assert (
+        describe_outcome(trace(Cause.LIMIT, 9)) == "did not end in 9 steps (limit); the best finished hypothesis has 2"
+    )
 
 
 BAD = {
@@ -259,7 +272,7 @@ BAD_TRACE = {
     ),
     "before the first": (["--context", "-1"], "word", "context must be a number from 0 to 5"),
     "last of none": (["--last", "0"], "word", "--last must be at least 1, got 0"),
-    "prompt and split": (["--prompt", "a", "--contexts", "train"], "word", "with --prompt there is none"),
+    "prompt and split": (["--prompt", "a", "--contexts", "train"], "word", "prompts take its place, so leave it out"),
     "two lengths": (["--last", "3", "--all"], "word", "not allowed with argument"),
 }
 CASES = [
@@ -283,3 +296,16 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert says in line
     assert said.out == ""
     assert files(trained) == before
+
+
+def test_a_context_by_its_number(capsys: pytest.CaptureFixture[str]):
+    common = ["--decoder", "ancestral", "--contexts", "train", "--max-steps", "9", "--json"]
+    all_of_them = printed(capsys, "decode", "word", "--count", "4", *common)
+    assert printed(capsys, "decode", "word", "--context", "3", *common) == all_of_them[3:]
+    assert run("decode", "word", "--context", "6") == 2
+    assert "context must be a number from 0 to 5" in capsys.readouterr().err
+
+
+def test_padding_is_not_printed(capsys: pytest.CaptureFixture[str]):
+    for verb in ("decode", "trace"):
+        assert "<pad>" not in "\n".join(printed(capsys, verb, "word", "--prompt", "the first", "--max-steps", "3"))

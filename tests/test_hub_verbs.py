@@ -10,7 +10,9 @@ transformers = pytest.importorskip("transformers")
 from tokenizers_made_up import WORDS, tokenizer  # noqa: E402
 
 import eosin  # noqa: E402
+from eosin import devices  # noqa: E402
 from eosin.cli.main import main  # noqa: E402
+from eosin.records.record import read_records  # noqa: E402
 
 POSITIONS = 64
 
@@ -98,3 +100,30 @@ def test_nonsense_is_one_line(folder: Path, prompts: Path, tmp_path: Path, capsy
         error = capsys.readouterr().err
         assert said in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("multiplies", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_weights_keep_their_precision_where_the_cpu_multiplies_in_it(
+    multiplies: bool, expected: torch.dtype, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(devices, "cpu_multiplies", lambda dtype: multiplies)
+    half = tmp_path / "half"
+    transformers.LlamaForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(half)
+    tokenizer(adds_eos=False, chat=True).save_pretrained(half)
+    model = eosin.load(f"hf:{half}")
+    assert {p.dtype for p in model.parameters()} == {expected}
+    assert {b.dtype for b in model.buffers()} == {torch.float32}  # rotary frequencies, whatever the weights
+    assert {p.dtype for p in eosin.load(f"hf:{folder}").parameters()} == {torch.float32}  # never lowered unasked
+
+
+def test_the_precision_is_that_of_the_model_unless_it_is_named(
+    folder: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+):
+    how = ["--prompts", str(prompts), "--max-steps", "5", "--decoders", "greedy", "--json"]
+    for given, dtype in ([], "float32"), (["--dtype", "float64"], "float64"):
+        main(["audit", f"hf:{folder}", *how, *given])
+        (path,) = Path("audits").glob(f"*/*-{dtype}.jsonl")
+        assert next(read_records(path)).signature.table["dtype"] == dtype
+    capsys.readouterr()
+    main(["report", f"hf:{folder}"])  # records are found by the name of the model
+    assert "greedy" in capsys.readouterr().out

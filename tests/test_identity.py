@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from eosin.decoding.choice import Sampler
 from members import MODELS, neural
 from torch import nn
 
 import eosin
 from eosin.auditing.identity import Inventory, hash_behaviour, identify, is_installed
+from eosin.decoding.samplers import Sampler
 from eosin.decoding.truncation import MinP
 from eosin.errors import BadInput
 from eosin.states import TensorState
@@ -368,7 +368,7 @@ def test_what_cannot_be_read_must_be_named(thing: object, tmp_path: Path):
     assert identify(model)["unreadable"] == [f"model.rule.source ({type(thing).__name__})"]
     asked = {"max_steps": 5, "out": out, "proofs": False}
     eosin.audit(model, [[1]], ["greedy"], **asked)
-    with pytest.raises(BadInput, match=r"cannot be told from others: model.rule.source .* give the model a name"):
+    with pytest.raises(BadInput, match=r"distinguished from others: model.rule.source .* give the model a name"):
         eosin.audit(model, [[1]], ["greedy"], **asked)
     named = tmp_path / "named.jsonl"
     eosin.audit(model, [[1]], ["greedy"], **asked | {"out": named}, name="table of 2026")
@@ -529,7 +529,7 @@ def test_records_of_an_earlier_version_are_kept_and_the_audit_begins_anew(
     before = {path: path.read_bytes() for path in (out, cycles)}
     with caplog.at_level(logging.WARNING):
         again = eosin.audit(model, contexts, ["greedy"], max_steps=60, out=out)
-    assert "holds records of another version of eosin: this audit begins anew" in caplog.text
+    assert "holds records of another version of eosin: this audit starts over" in caplog.text
     assert str(again) == str(first)
     for path, content in before.items():
         assert path.with_name(f"{path.name}.1.kept").read_bytes() == content

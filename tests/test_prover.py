@@ -76,7 +76,7 @@ def test_proofs_change_no_count(decoding: tuple[str, int], specimen: Specimen):
     contexts, how = prefixes(20), {"max_steps": 60, "pool": pool}
     (proved, _), (plain, _) = (audited(specimen.model, contexts, spec, proofs=p, **how) for p in (True, False))
     kept = ("contexts", "ended", "ngrams", "repeated", "hashes", "outcomes")
-    assert {name: vars(proved)[name] for name in kept} == {name: vars(plain)[name] for name in kept}
+    assert {name: getattr(proved, name) for name in kept} == {name: getattr(plain, name) for name in kept}
     for limit in (1, 20, 60):
         assert proved.ratio(limit) == plain.ratio(limit)
     # what was proved had been seen looping, with the same loop and the same onset
@@ -196,7 +196,9 @@ class Delegating:
         return logits, PairState(state.first, TensorState((torch.zeros(len(prefix)),)))
 
     def step(self, token: Tensor, state):
-        logits, after = self.model.step(token, PairState(state.first, TensorState((torch.empty(len(token), 0),))))
+        logits, after = self.model.step(
+            token, PairState(state.first, TensorState((torch.empty(len(token), 0, dtype=torch.float64),)))
+        )
         count = state.second.tensors[0] + 1
         logits = logits.dense()
         logits[:, 3] += 100.0 * (count >= 140)

@@ -263,7 +263,7 @@ def test_ratios_causes_and_lengths_are_those_of_plain_counting(outcomes: list[tu
     assert found["95% low"] <= found["r_L (%)"] <= found["95% high"]
     causes = {name: found[name] for name in ("unheard of", *Cause) if name in found}
     assert causes == Counter(cause for _, cause in outcomes)
-    assert found["mean length"] == (pytest.approx(statistics.mean(lengths)) if lengths else None)
+    assert found["mean length of ended"] == (pytest.approx(statistics.mean(lengths)) if lengths else None)
     steps = dict(tabulate_survival(records).flat_rows)
     ended = Counter(lengths)
     assert steps == {step: pytest.approx(100 * count_survivors(ended, n, step) / n) for step in {0, L, *lengths}}
@@ -478,7 +478,7 @@ def test_a_name_means_one_audit():
     for first, second, says in (
         ("greedy", "nucleus:0.2", "'greedy' is in 2 audits; say a:greedy or b:greedy"),
         ("b:gredy", "nucleus:0.2", "did you mean 'b:greedy'?"),
-        ("xyz", "nucleus:0.2", "there are greedy, nucleus:0.2"),
+        ("xyz", "nucleus:0.2", "there are greedy, a:greedy, x.jsonl:greedy"),
         ("a:greedy", "a/x.jsonl:greedy", "are the same audit"),
     ):
         with pytest.raises(BadInput, match=re.escape(says)):

@@ -181,7 +181,7 @@ def test_a_rule_of_two_values_that_is_registered_late(monkeypatch: pytest.Monkey
         ("between:0.1:0.2:0.3", "between needs 2 values"),
         ("between:2", "cut must lie in (0, 1), got 2"),
         ("between:0.1:2", "ratio must lie in (0, 1], got 2"),
-        ("betwen:0.1", "did you mean between"),
+        ("betwen:0.1", "did you mean 'between'"),
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             eosin.parse_decoder(wrong)

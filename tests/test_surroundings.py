@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from members import neural, prefixes
+from members import crossed, neural, prefixes
 
 import eosin
 from eosin.guarantees.certificate import bound_log_survival, certify, floor_for_budget
@@ -81,13 +81,15 @@ def decoded(core: str, head: str, spec: str, floored: bool = False):
     return made.tokens, made.log_prob.tolist(), made.steps.tolist()
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize(("surroundings", "core"), crossed(list(SURROUNDINGS), list(CORES)), indirect=["surroundings"])
 def test_decodings(surroundings, core: str):
     for spec in SPECS:
         assert same_in(surroundings, decoded, core, "softmax", spec)
 
 
-@pytest.mark.parametrize("head", [*HEADS, "floor"])
+@pytest.mark.parametrize(
+    ("surroundings", "head"), crossed(list(SURROUNDINGS), [*HEADS, "floor"]), indirect=["surroundings"]
+)
 def test_decodings_of_heads_and_floors(surroundings, head: str):
     kind = "softmax" if head == "floor" else head
     assert same_in(surroundings, decoded, "lstm", kind, "nucleus:0.4", head == "floor")
@@ -102,7 +104,9 @@ def audited(core: str, out: Path):
     return [record.to_line() for record in audit.records], [each.to_line() for each in certificates], checked
 
 
-@pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
+@pytest.mark.parametrize(
+    ("surroundings", "core"), crossed(list(SURROUNDINGS), ["tanh", "lstm", "gru"]), indirect=["surroundings"]
+)
 def test_proofs_and_checks(surroundings, core: str, tmp_path_factory: pytest.TempPathFactory):
     assert same_in(surroundings, audited, core, tmp_path_factory.getbasetemp() / "records.jsonl")
 
@@ -126,7 +130,9 @@ def bound_of_norm():
     return norm_bound(MATRIX)
 
 
-@pytest.mark.parametrize("result", [survival, trace, bound_of_norm])
+@pytest.mark.parametrize(
+    ("surroundings", "result"), crossed(list(SURROUNDINGS), [survival, trace, bound_of_norm]), indirect=["surroundings"]
+)
 def test_other_results(surroundings, result):
     assert same_in(surroundings, result)
 

@@ -62,8 +62,8 @@ LIMIT = 100
 def weights(model, spec: str, contexts: int, steps: int, seed: int = 0, least: float = LEAST_WEIGHT):
     """The weights of all paths at the last step, and the tokens that it took."""
     estimator = Survival(eosin.parse_decoder(spec), least)
-    given_contexts = (Context(i, torch.tensor([1])) for i in range(contexts))
-    paths = list(unroll(model, given_contexts, estimator, max_steps=steps, seed=seed, pool=4096))
+    job = Job.create(model, [[1]] * contexts, max_steps=steps, seed=seed, pool=4096)
+    paths = list(unroll(job, estimator))
     found = torch.tensor([float(p.survival[-1]) if len(p.survival) == steps else 0.0 for p in paths])
     return found.double(), sum(len(path.tokens) for path in paths)
 

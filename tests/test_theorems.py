@@ -82,7 +82,7 @@ def test_3_4_a_beam_as_wide_as_the_vocabulary_can_end():
     assert eosin.decode(build_theorem_3_4(3), [[1]], "beam:3,stop=first", max_steps=300).terminated.all()
 
 
-# Theorem 4.1: consistent samplers (q(eos) >= p(eos) itself is in test_choice)
+# Theorem 4.1: consistent samplers (q(eos) >= p(eos) itself is in test_samplers)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -154,8 +154,8 @@ class Mute:
 
     def check(self, vocab_size: int) -> None: ...
 
-    def begin(self, indices, eos_ids, max_steps, seed):
-        return parse_decoder("greedy").begin(indices, eos_ids, max_steps, seed)
+    def begin(self, indices, eos_ids, max_steps, seed, stop):
+        return parse_decoder("greedy").begin(indices, eos_ids, max_steps, seed, stop)
 
 
 @pytest.mark.parametrize(

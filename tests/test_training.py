@@ -583,13 +583,13 @@ def test_the_usual_precision_is_what_the_cpu_multiplies_fast(
     cpuinfo.write_text(f"processor : 0\n{'Features' if 'asimd' in flags else 'flags'}\t: {flags}\n")
     monkeypatch.setattr(devices, "CPU_INFO", cpuinfo)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    devices.multiplies_bfloat16.cache_clear()
+    devices.cpu_multiplies.cache_clear()
     try:
         assert devices.choose_precision("auto", CPU) == usual
         assert devices.choose_precision("auto", CPU, before="float16") == "float16"
         assert devices.choose_precision("float32", CPU) == "float32"
     finally:
-        devices.multiplies_bfloat16.cache_clear()
+        devices.cpu_multiplies.cache_clear()
 
 
 def test_the_log_begins_with_what_decides_the_bits(tmp_path: Path, corpus: Corpus):

@@ -328,7 +328,7 @@ class Last(SelfTerminating):
 
 def test_a_new_head_can_be_fine_tuned(place: Path, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(HEADS, "last", Last)
-    table = settings(place).given
+    table = settings(place).sections
     data = {"source": str(place / "text.txt"), "context": CONTEXT, "short": "drop"}
     config = Tuning.from_table({**table, "data": data,
                         "head": {"kind": "last", "share": 0.02}})  # fmt: skip

@@ -16,8 +16,11 @@ from eosin.settings import check_known
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_INFO = Path("/proc/cpuinfo")
-BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""What /proc/cpuinfo calls instructions that multiply bfloat16, on x86 and on ARM."""
+CPU_FLAGS = {
+    torch.bfloat16: {"avx512_bf16", "amx_bf16", "bf16"},
+    torch.float16: {"avx512_fp16", "amx_fp16", "asimdhp"},
+}
+"""What /proc/cpuinfo calls instructions that multiply in a precision, on x86 and on ARM."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -49,12 +52,17 @@ def choose_precision(asked: str, device: torch.device, before: str | None = None
 def fastest_precision(device: torch.device) -> str:
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    return "bfloat16" if multiplies_bfloat16() else "float32"
+    return "bfloat16" if cpu_multiplies(torch.bfloat16) else "float32"
+
+
+def choose_dtype(own: torch.dtype, device: torch.device) -> torch.dtype:
+    """The precision to decode in: that of the weights, or float32 on a CPU that cannot multiply in it."""
+    return torch.float32 if device.type == "cpu" and own in CPU_FLAGS and not cpu_multiplies(own) else own
 
 
 @cache
-def multiplies_bfloat16() -> bool:
-    """Whether the CPU has instructions for it, and torch may use them."""
+def cpu_multiplies(dtype: torch.dtype) -> bool:
+    """Whether the CPU has instructions for products of bfloat16 or float16, and torch may use them."""
     try:
         lines = CPU_INFO.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -62,7 +70,7 @@ def multiplies_bfloat16() -> bool:
     flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
     # ATEN_CPU_CAPABILITY=avx2 makes torch behave as on an older CPU
     held_back = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2") and "avx512f" in flags
-    return bool(BFLOAT16_FLAGS.intersection(flags)) and not held_back
+    return bool(CPU_FLAGS[dtype].intersection(flags)) and not held_back
 
 
 @runtime_checkable

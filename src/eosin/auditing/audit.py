@@ -100,8 +100,8 @@ def audit(
     survival  estimate how probable it is not to have ended, instead of counting; for samplers
     out       a file of records: existing records are reused, and new ones are appended as shards finish
     about     more for the signature: names of the model and of the contexts
-    name      a name for a model that cannot be told from others by its parts and its behaviour, such as one that holds
-              a random generator; its records are reused only under the same name
+    name      a name for a model whose parts and behaviour do not distinguish it from others, such as one that holds a
+              random generator; its records are reused only under the same name
     text_of   decodes tokens to text, so that records can show loops
     stop      strings that end a completion; with them nothing is proved
     watch     gets the events "step" (contexts, rows), "completion" (completion, decoder) and "shard" (record);
@@ -205,7 +205,7 @@ class ShardCounter:
             tally.loops[cycle] = structs.replace(tally.loops[cycle], drift=self.drifts[cycle])
 
     def certificates(self) -> list[CertifiedCycle]:
-        """None of a decoder that no specification makes: nobody could check them again."""
+        """None for a decoder without a specification, because nobody could check them again."""
         cycles = self.prover.cycles if self.prover and is_specified(self.decoder) else []
         return [CertifiedCycle(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
 
@@ -219,16 +219,16 @@ def add_text(record: Record, text_of: Callable[[list[int]], str] | None) -> Reco
 
 
 def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Path | str | None) -> None:
-    """A rule of one's own may have changed, and have the name that it had."""
-    told: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
+    """A decoder that the caller wrote may have changed, and kept its name."""
+    known: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
     for decoder in decoders:
         name, made_of = str(decoder), identify_decoder(decoder).get("made_of")
-        if told.setdefault(name, made_of) != made_of:
+        if known.setdefault(name, made_of) != made_of:
             raise BadInput(f"{name} is the name of two different decoders; rename one, or name another file (--out)")
         if made_of and len(made_of) > 1 and any(record.signature.decoder == name for record in done):
             raise BadInput(
-                f"{out} holds records of {name} already, and it cannot be told from others: {', '.join(made_of[1:])} "
-                "cannot be read; name another file (--out)"
+                f"{out} holds records of {name} already, and it cannot be distinguished from others: "
+                f"{', '.join(made_of[1:])} cannot be read; name another file (--out)"
             )
 
 
@@ -298,8 +298,9 @@ def check_records(there: list[Record], out: Path | str | None, signature: dict[s
     unreadable, name = signature["model"].get("unreadable"), signature["model"].get("name")
     if there and unreadable and name is None:
         raise BadInput(
-            f"{out} holds records already, and this model cannot be told from others: {', '.join(unreadable)} cannot "
-            "be read; give the model a name (name=...), always the same one, or name another file (--out)"
+            f"{out} holds records already, and this model cannot be distinguished from others: "
+            f"{', '.join(unreadable)} cannot be read; give the model a name (name=...), always the same one, or name "
+            "another file (--out)"
         )
     records = list({(record.signature.decoder, record.signature.shard): record for record in there}.values())
     for record in records:
@@ -321,6 +322,8 @@ def open_records(out: Path | str | None) -> Iterator[tuple[list[Record], Callabl
     path = Path(out)
     if path == cycles_path(path):
         raise BadInput(f"{path}: this ending is that of the certificates beside the records; name another file (--out)")
+    if path.exists():
+        list(read_records(path))  # refuse another file before a lock is put beside it
     lock = path.with_name(path.name + ".lock")
     with hold_lock(lock, f"another audit is writing to {path}; wait for it, or name another file (--out)"):
         there = list(read_records(path)) if path.exists() else []

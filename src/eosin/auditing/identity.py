@@ -72,7 +72,7 @@ def identify(model: Generative) -> dict[str, Any]:
 
 
 def identify_decoder(decoder: Decoder) -> dict[str, Any]:
-    """A digest of a decoder that no specification makes, as `made_of`; nothing for any other."""
+    """What a custom decoder is made of, as `made_of`; other decoders are known by their specifications."""
     decoder = getattr(decoder, "sampler", decoder)  # of the survival estimator
     if is_specified(decoder):
         return {}
@@ -115,7 +115,7 @@ class Inventory:
 
     def __init__(self, hashed_elsewhere: Mapping[str, Tensor] | None = None):
         self.names = {id(tensor): name for name, tensor in (hashed_elsewhere or {}).items()}
-        """Names, by id, of tensors whose values are hashed elsewhere."""
+        """The names of tensors whose values are hashed elsewhere, by id."""
         self.unreadable: list[str] = []
         """The places of parts that cannot be read."""
         self.ignored: set[str] = set()
@@ -182,7 +182,7 @@ def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str
 
 
 def read_module(inventory: Inventory, value: nn.Module, place: str) -> Iterator[str]:
-    """Audits put the modules that a model lists into evaluation mode; any other one stays in its mode."""
+    """An audit evaluates every module that the model knows; any other one keeps its training mode."""
     with inventory.ignoring(value):
         yield inventory.read(type(value), f"{place}'s class")
         plain = {name: it for name, it in vars(value).items() if name not in NOT_IN_IDENTITY}

@@ -48,7 +48,7 @@ class Tally:
             self.weights += weights_of(completion.survival.numpy(), self.max_steps)
             self.unended[completion.index - self.start] = False
             return completion.cause
-        tokens = extend(completion)
+        tokens = extend(completion.tokens.numpy(), completion.proof)
         cause = completion.cause
         tail = tail_of(completion)
         if tail is not None:

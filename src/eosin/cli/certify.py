@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from eosin.auditing.identity import find_differences, identify
-from eosin.cli.subjects import Subject, add_subject_options, open_subject
+from eosin.cli.model import LoadedModel, add_model_options, open_model
 from eosin.cli.terminal import printable
 from eosin.contracts import Generative
 from eosin.decoding.floor import Floor
@@ -21,11 +21,12 @@ from eosin.guarantees.certificate import Certificate, certify, epsilon_for_budge
 from eosin.proofs.cycles import Cycle
 from eosin.proofs.saved_cycles import CertifiedCycle, read_certificates
 
-DESCRIPTION = """MODEL is a trained run or an hf: model, DECODER a specification. Nothing is decoded: the weights, the
-head and the decoder say what must be so. With a budget of steps, it also says which floor under p(eos) keeps to it.
-With --check, proofs that decodings never end, which `eosin audit` wrote, are done again on the run's weights.
+DESCRIPTION = """MODEL is a trained run or an hf: model. Nothing is decoded: what is guaranteed follows from the
+weights, the head and the decoder. With a budget of steps it also proposes a floor under p(eos), and a head, that keep
+to the budget. With --check it repeats the proofs of loops that `eosin audit` wrote, on the weights of the run.
 
 examples:
+  eosin certify demo
   eosin certify runs/lstm greedy beam:4 nucleus:0.2 consistent-nucleus:0.2
   eosin certify runs/lstm nucleus:0.9,temperature=0.7 --budget 500
   eosin certify runs/lstm greedy --floor-epsilon 0.003 --floor-grace 250
@@ -33,89 +34,29 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    add_subject_options(verb)
-    verb.add_argument("decoders", metavar="DECODER", nargs="*", help="a specification, as greedy or nucleus:0.2")
+    add_model_options(verb)
+    verb.add_argument("decoders", metavar="DECODER", nargs="*", help="as greedy or nucleus:0.2 (default: greedy)")
     verb.add_argument("--budget", type=int, metavar="N", help="propose what makes decoding end within N steps")
-    verb.add_argument("--check", type=Path, metavar="FILE", help="do the proofs in this file of cycles again")
-    verb.add_argument("--floor-epsilon", type=float, metavar="E", help="ask about the model with this floor under it")
-    verb.add_argument("--floor-grace", type=int, metavar="N", help="the steps that the floor leaves alone (default: 0)")
+    verb.add_argument("--check", type=Path, metavar="FILE", help="repeat the proofs of this file of certificates")
+    verb.add_argument("--floor-epsilon", type=float, metavar="E", help="certify the model with this floor under it")
+    verb.add_argument("--floor-grace", type=int, metavar="N", help="steps that the floor leaves alone (default: 0)")
 
 
 def run(options: argparse.Namespace) -> None:
-    subject = open_subject(options.subject, options)
-    model = subject.model
+    loaded = open_model(options.model, options)
     if options.check is not None:
-        check(subject, options)
+        check(loaded, options)
         return
-    if not options.decoders:
-        raise BadInput("name at least one decoder, as in 'greedy', or a file of cycles to --check")
-    asked = floored(model, options.floor_epsilon, options.floor_grace)
-    found = {spec: certify(asked, spec) for spec in options.decoders}
+    model = add_floor(loaded.model, options.floor_epsilon, options.floor_grace)
+    certificates = {spec: certify(model, spec) for spec in options.decoders or ["greedy"]}
     if options.json:
-        print(json.dumps({spec: for_machines(model, it, options.budget) for spec, it in found.items()}))
+        tables = {spec: to_json(loaded.model, each, options.budget) for spec, each in certificates.items()}
+        print(json.dumps(tables))
     else:
-        print("\n".join(for_people(model, found, options.budget)))
+        print("\n".join(format_certificates(loaded.model, certificates, options.budget)))
 
 
-def check(subject: Subject, options: argparse.Namespace) -> None:
-    """Exit with 1 if a proof does not hold."""
-    model = subject.model
-    if options.budget is not None or options.floor_epsilon is not None or options.floor_grace is not None:
-        raise BadInput("--check does the proofs of a file again; --budget and --floor-... do not go with it")
-    if options.decoders:
-        raise BadInput(f"--check takes the decoders from the file; leave out {' '.join(options.decoders)}")
-    certificates = list(read_certificates(options.check))
-    if not certificates:
-        raise BadInput(f"{options.check} has no certificate of a cycle")
-    tokenizer = subject.tokenizer
-    certified = as_certified(model, certificates)
-    checked = [(certificate, certificate.reprove(certified)) for certificate in certificates]
-    if options.json:
-        print(json.dumps([checked_json(certificate, now) for certificate, now in checked]))
-    else:
-        print("\n".join(checked_line(certificate, now, tokenizer) for certificate, now in checked))
-    if any(now is None for _, now in checked):
-        sys.exit(1)
-
-
-def as_certified(model: Any, certificates: list[CertifiedCycle]) -> Any:
-    """The model in the precision in which its weights are those of the certificates."""
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        converted = copy.deepcopy(model).to(dtype)
-        here = identify(converted)
-        if not any(find_differences(certificate.model, here) for certificate in certificates):
-            return converted
-    here = identify(model)
-    differing = {key: None for certificate in certificates for key in find_differences(certificate.model, here)}
-    raise BadInput(f"the certificate is of another model, which differs from this run in: {', '.join(differing)}")
-
-
-def figures(cycle: Cycle | None) -> dict[str, Any]:
-    names = ("radius", "repeats", "contraction", "widest", "margin", "rounding")
-    return {} if cycle is None else {name: vars(cycle)[name] for name in names}
-
-
-def checked_json(certificate: CertifiedCycle, now: Cycle | None) -> dict[str, Any]:
-    about = {"decoder": certificate.decoder, "tokens": certificate.cycle.tokens}
-    return {**about, "holds": now is not None, **figures(now)}
-
-
-def checked_line(certificate: CertifiedCycle, now: Cycle | None, tokenizer: Any) -> str:
-    known = [token for token in certificate.cycle.tokens if 0 <= token < tokenizer.vocab_size]
-    text = printable(tokenizer.decode(known))
-    said = "does NOT hold" if now is None else "holds"
-    shown = ", ".join(f"{name} {value:.3g}" for name, value in figures(now).items())
-    return f"{certificate.decoder}: the proof that {text!r} repeats for ever {said}" + (f" ({shown})" if shown else "")
-
-
-def for_people(model: Generative, found: dict[str, Certificate], budget: int | None) -> list[str]:
-    if budget is None:
-        return [str(certificate) for certificate in found.values()]
-    with_proposals = [f"{it}\n  {proposal(model, spec, it, budget)}" for spec, it in found.items()]
-    return [*with_proposals, head_proposal(budget)]
-
-
-def floored(model: Generative, epsilon: float | None, grace: int | None) -> Generative:
+def add_floor(model: Generative, epsilon: float | None, grace: int | None) -> Generative:
     if epsilon is None and grace is not None:
         raise BadInput(f"--floor-grace {grace} needs --floor-epsilon as well")
     if epsilon is None:
@@ -126,23 +67,30 @@ def floored(model: Generative, epsilon: float | None, grace: int | None) -> Gene
         raise BadInput(f"--floor: {error}") from error
 
 
-def proposal(model: Generative, spec: str, certificate: Certificate, budget: int) -> str:
+def format_certificates(model: Generative, certificates: dict[str, Certificate], budget: int | None) -> list[str]:
+    if budget is None:
+        return [str(certificate) for certificate in certificates.values()]
+    proposals = [f"{each}\n  {propose_floor(model, spec, each, budget)}" for spec, each in certificates.items()]
+    return [*proposals, propose_head(budget)]
+
+
+def propose_floor(model: Generative, spec: str, certificate: Certificate, budget: int) -> str:
+    """A budget holds for all but one decoding in a million: a bound on every decoding may be later, or not exist."""
     if certificate.ends_within(budget):
-        return f"Within {budget:,} steps: as it is."
+        return f"Within {budget:,} steps, but for one decoding in a million: as it is."
     floor = floor_for_budget(model, spec, budget)
-    return (
-        f"Within {budget:,} steps, without training: eosin.Floor(model, epsilon={floor.epsilon}, grace={floor.grace})"
-    )
+    how = f"eosin.Floor(model, epsilon={floor.epsilon}, grace={floor.grace})"
+    return f"Within {budget:,} steps, but for one decoding in a million, without training: {how}"
 
 
-def head_proposal(budget: int) -> str:
+def propose_head(budget: int) -> str:
     return (
-        f"Greedy decoding ends within {budget:,} steps if the model is trained with\n"
+        f"Every greedy decoding ends within {budget:,} steps if the model is trained with\n"
         f'  [head]\n  kind = "self-terminating"\n  epsilon = {epsilon_for_budget(budget)}'
     )
 
 
-def for_machines(model: Generative, certificate: Certificate, budget: int | None) -> dict[str, Any]:
+def to_json(model: Generative, certificate: Certificate, budget: int | None) -> dict[str, Any]:
     if budget is None:
         return certificate.as_json()
     floor = floor_for_budget(model, certificate.decoder, budget)
@@ -151,3 +99,55 @@ def for_machines(model: Generative, certificate: Certificate, budget: int | None
         "floor": {"epsilon": floor.epsilon, "grace": floor.grace},
         "self_terminating": {"epsilon": epsilon_for_budget(budget)},
     }
+
+
+# --check
+
+
+def check(loaded: LoadedModel, options: argparse.Namespace) -> None:
+    """Prove the cycles of a file again. Exit with 1 if a proof does not hold."""
+    if options.budget is not None or options.floor_epsilon is not None or options.floor_grace is not None:
+        raise BadInput("--check repeats the proofs of a file; --budget and --floor-... do not go with it")
+    if options.decoders:
+        raise BadInput(f"--check takes the decoders from the file; leave out {' '.join(options.decoders)}")
+    certificates = list(read_certificates(options.check))
+    if not certificates:
+        raise BadInput(f"{options.check} has no certificate of a cycle")
+    model = convert_to_certified(loaded.model, certificates)
+    proofs = [(certificate, certificate.reprove(model)) for certificate in certificates]
+    if options.json:
+        print(json.dumps([proof_to_json(*proof) for proof in proofs]))
+    else:
+        print("\n".join(format_proof(*proof, loaded.tokenizer) for proof in proofs))
+    if any(cycle is None for _, cycle in proofs):
+        sys.exit(1)
+
+
+def convert_to_certified(model: Any, certificates: list[CertifiedCycle]) -> Any:
+    """The model in the precision in which its weights are those of the certificates."""
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        converted = copy.deepcopy(model).to(dtype)
+        here = identify(converted)
+        if not any(find_differences(certificate.model, here) for certificate in certificates):
+            return converted
+    here = identify(model)
+    differing = {key: None for certificate in certificates for key in find_differences(certificate.model, here)}
+    raise BadInput(f"the certificate is of another model, which differs from this run in: {', '.join(differing)}")
+
+
+def list_numbers(cycle: Cycle | None) -> dict[str, float]:
+    """The numbers of a proof."""
+    names = ("radius", "repeats", "contraction", "widest", "margin", "rounding")
+    return {} if cycle is None else {name: vars(cycle)[name] for name in names}
+
+
+def proof_to_json(certificate: CertifiedCycle, cycle: Cycle | None) -> dict[str, Any]:
+    about = {"decoder": certificate.decoder, "tokens": certificate.cycle.tokens}
+    return {**about, "holds": cycle is not None, **list_numbers(cycle)}
+
+
+def format_proof(certificate: CertifiedCycle, cycle: Cycle | None, tokenizer: Any) -> str:
+    known = [token for token in certificate.cycle.tokens if 0 <= token < tokenizer.vocab_size]
+    sentence = f"{certificate.decoder}: the proof that {printable(tokenizer.decode(known))!r} repeats for ever"
+    numbers = ", ".join(f"{name} {value:.3g}" for name, value in list_numbers(cycle).items())
+    return f"{sentence} does NOT hold" if cycle is None else f"{sentence} holds ({numbers})"

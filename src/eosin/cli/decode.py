@@ -6,33 +6,39 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from eosin.cli.audit import shown
-from eosin.cli.contexts import Opened, add_decoding_options, opened
-from eosin.cli.progress import show_steps
+from eosin.cli.completions import describe_loop, to_table
+from eosin.cli.model import (
+    LoadedModel,
+    add_decoder_option,
+    add_decoding_options,
+    choose_prefixes,
+    create_prover,
+    open_model,
+    parse_one_decoder,
+)
+from eosin.cli.progress import count_events
 from eosin.cli.terminal import printable
-from eosin.data.prompts import read_prompts
-from eosin.data.sources import CONTEXTS
+from eosin.contracts import Decoder
 from eosin.decoding.decode import complete
-from eosin.decoding.job import Job, to_list
-from eosin.decoding.loops import Tail, find_tail
+from eosin.decoding.job import Job
+from eosin.decoding.loops import extend, tail_of
 from eosin.errors import BadInput
-from eosin.models.checkpoint import TWINS
 from eosin.outcome import Completion
-from eosin.storage.files import write_text
+from eosin.storage.files import TWINS, write_text
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. A prompt for a run becomes
-a context as those of the corpus are: <bos> and its last k tokens, padded on the left where it is shorter. A tail that
-repeats is shown once, in brackets. `demo` and `demo-lstm` are small models that come with Eosin; each is followed by
+a context as those of the corpus: <bos> and its last k tokens. A loop is shown once, in brackets; decoding stops where
+it is proved that the loop never ends. `demo` and `demo-lstm` are small models that come with Eosin; each is followed by
 its self-terminating twin on the same contexts.
 
 examples:
   eosin decode demo
   eosin decode runs/lstm --decoder nucleus:0.4 --count 10
+  eosin decode runs/lstm --decoder nucleus:0.4 --context 17
   eosin decode runs/lstm --prompt "The city was founded in" --decoder beam:4
   eosin decode runs/lstm --prompts mine.txt --decoder ancestral --seed 3 --out completions.jsonl
   eosin decode hf:my-model --prompts mine.txt --chat --max-steps 500"""
@@ -43,12 +49,9 @@ FIRST, LAST = 60, 20
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    add_decoding_options(verb)
-    source = verb.add_mutually_exclusive_group()
-    source.add_argument("--contexts", choices=CONTEXTS, default="test", help="where contexts come from (default: test)")
-    source.add_argument("--prompt", metavar="TEXT", help="continue this text")
-    source.add_argument("--prompts", type=Path, metavar="FILE", help="continue every line of a UTF-8 text file")
-    verb.add_argument("--count", type=int, metavar="N", help=f"how many contexts (default: {COUNT})")
+    add_decoding_options(verb, "context", "prompt", "prompts")
+    add_decoder_option(verb)
+    verb.add_argument("--count", type=int, metavar="N", help=f"how many contexts (default: {COUNT}) or prompts (all)")
     verb.add_argument("--full", action="store_true", help="show every token of every completion")
     verb.add_argument("--out", type=Path, metavar="FILE", help="write completions there, one JSON line each")
 
@@ -56,94 +59,95 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.out is not None and (options.out.is_dir() or not options.out.parent.is_dir()):
         raise BadInput(f"{options.out} cannot be written: name a file in a folder that is there")
-    machine_readable = options.json or options.out is not None
-    names = (options.subject,) if machine_readable else TWINS.get(options.subject, (options.subject,))
+    if options.count is not None and (options.prompt is not None or options.context is not None):
+        raise BadInput("--count is for contexts of the corpus and for --prompts; leave it out")
+    if options.json or options.out is not None:
+        write(decode_model(options.model, options), options)
+        return
+    names = TWINS.get(options.model, (options.model,))
     for name in names:
+        decoded = decode_model(name, options)
         if len(names) > 1:
             print(f"{name}\n")
-        decode_model(argparse.Namespace(**{**vars(options), "subject": name}))
+        for completion in decoded.completions:
+            print("\n".join(format_completion(completion, decoded, options.full)))
     if len(names) > 1:
-        print(f"eosin audit {options.subject} counts what does not end, and proves which loops never end")
+        print(f"`eosin audit {options.model}` counts how often decoding does not end")
 
 
-def decode_model(options: argparse.Namespace) -> None:
-    """Decode with one model, and print or write its completions."""
-    opened_run = opened(options)
-    prefixes = prefixes_of(options, opened_run)
-    completions = completions_of(options, opened_run, prefixes)
-    lines = [json.dumps(described(each, to_list(prefixes[each.index]), opened_run)) for each in completions]
+@dataclass(frozen=True)
+class Decoded:
+    """What a decoder made of the contexts of one model."""
+
+    loaded: LoadedModel
+    decoder: Decoder
+    prefixes: dict[int, list[int]]
+    """By the number of the context."""
+    completions: list[Completion]
+    """In the order of the contexts."""
+
+
+def decode_model(name: str, options: argparse.Namespace) -> Decoded:
+    decoder = parse_one_decoder(options.decoder)
+    loaded = open_model(name, options)
+    in_corpus = options.prompt is None and options.prompts is None
+    prefixes = choose_prefixes(loaded, options, COUNT if options.count is None and in_corpus else options.count)
+    numbers = None if options.context is None else [options.context]
+    how: dict[str, Any] = {"max_steps": options.max_steps, "seed": options.seed, "stop": loaded.stop}
+    job = Job.create(loaded.model, prefixes, indices=numbers, **how)
+    job.check_decoder(decoder)
+    pools = math.ceil(len(job.contexts) * decoder.rows_per_context / job.pool)
+    with count_events("step", pools * job.max_steps) as watch:
+        completions = list(complete(job, decoder, watch=watch, prove=create_prover(job, decoder, options)))
+    return Decoded(
+        loaded=loaded,
+        decoder=decoder,
+        prefixes={context.index: context.prefix.tolist() for context in job.contexts},
+        completions=sorted(completions, key=lambda completion: completion.index),
+    )
+
+
+def write(decoded: Decoded, options: argparse.Namespace) -> None:
+    """For machines: a JSON line for each completion."""
+    lines = [json.dumps(to_json(completion, decoded)) for completion in decoded.completions]
     if options.out is not None:
         write_text(options.out, "".join(line + "\n" for line in lines))
     if options.json:
         print("\n".join(lines))
-    elif options.out is not None:
-        ended = sum(each.terminated for each in completions)
-        print(f"{ended:,} of {len(completions):,} completions ended; all of them: {options.out}")
     else:
-        for each in completions:
-            prefix = to_list(prefixes[each.index])
-            print("\n".join(displayed(each, prefix, opened_run.subject.tokenizer, options.full)))
+        ended = sum(each.terminated for each in decoded.completions)
+        print(f"{ended:,} of {len(lines):,} completions ended; all of them: {options.out}")
 
 
-def prefixes_of(options: argparse.Namespace, opened_run: Opened) -> Sequence[Sequence[int]] | Tensor:
-    prompts = prompts_of(options)
-    if prompts:
-        if options.count is not None:
-            raise BadInput("--count is for contexts of the corpus; every prompt that is given is continued")
-        return opened_run.subject.prompts(prompts, options)
-    count = COUNT if options.count is None else options.count
-    if count < 1:
-        raise BadInput(f"--count must be at least 1, got {count}")
-    return opened_run.subject.contexts(options.contexts, count, options.seed)
+def to_json(completion: Completion, decoded: Decoded) -> dict[str, Any]:
+    prefix = decoded.prefixes[completion.index]
+    table = to_table(completion, decoded.decoder, decoded.loaded.tokenizer)
+    return table | {"prefix": decoded.loaded.decode_prefix(prefix), "prefix_tokens": prefix}
 
 
-def prompts_of(options: argparse.Namespace) -> list[str]:
-    if options.prompt is not None:
-        return [options.prompt]
-    return read_prompts(options.prompts) if options.prompts is not None else []
-
-
-def completions_of(options: argparse.Namespace, opened_run: Opened, prefixes: Any) -> list[Completion]:
-    """In the order of the contexts."""
-    decoder, subject = opened_run.decoder, opened_run.subject
-    job = Job.create(subject.model, prefixes, max_steps=options.max_steps, seed=options.seed, stop=subject.stop)
-    pools = math.ceil(len(prefixes) * decoder.rows_per_context / job.pool)
-    with show_steps(pools * options.max_steps) as watch:
-        made = list(complete(job, decoder, watch=watch))
-    return sorted(made, key=lambda completion: completion.index)
-
-
-def described(completion: Completion, prefix: list[int], opened_run: Opened) -> dict[str, Any]:
-    """For machines."""
-    tail = find_tail(completion.tokens.numpy())
-    return {
-        **shown(completion, opened_run.decoder, opened_run.subject.tokenizer),
-        "prefix": opened_run.subject.tokenizer.decode(prefix),
-        "prefix_tokens": prefix,
-        "loop": None if tail is None else vars(tail),
-    }
-
-
-def displayed(completion: Completion, prefix: list[int], tokenizer: Any, full: bool) -> Iterator[str]:
-    """For people: the context, how it goes on, and how that ended."""
-    tail = find_tail(completion.tokens.numpy())
-    tokens = completion.tokens.tolist()
-    yield f"[{completion.index}] {printable(tokenizer.decode(prefix))}"
-    yield f"    {printable(tokenizer.decode(tokens) if full else abridged(tokens, tail, tokenizer))}"
-    loop = "" if tail is None else f"; repeats from step {tail.onset} with period {tail.period} (seen, not proved)"
+def format_completion(completion: Completion, decoded: Decoded, full: bool) -> Iterator[str]:
+    """For people: the context, how it continues, and how that ended."""
+    tokenizer = decoded.loaded.tokenizer
+    text = tokenizer.decode(completion.tokens.tolist()) if full else abridge(completion, tokenizer)
+    tail = tail_of(completion)
+    loop = "" if tail is None else f"; {describe_loop(tail, completion.proof)}"
+    yield f"[{completion.index}] {printable(decoded.loaded.decode_prefix(decoded.prefixes[completion.index]))}"
+    yield f"    {printable(text)}"
     yield f"    {completion.cause} at step {completion.steps}, log-probability {completion.log_prob:.2f}{loop}\n"
 
 
-def abridged(tokens: list[int], tail: Tail | None, tokenizer: Any) -> str:
-    """A tail that repeats once, in brackets; of what is long the beginning and the end."""
+def abridge(completion: Completion, tokenizer: Any) -> str:
+    """The beginning and the end of a long completion; a loop once, in brackets."""
+    tail = tail_of(completion)
     if tail is None:
-        return shortened(tokens, tokenizer)
+        return shorten_tokens(completion.tokens.tolist(), tokenizer)
+    tokens = extend(completion.tokens.numpy(), completion.proof).tolist()
     start = tail.onset - 1
-    loop = f"[{shortened(tokens[start : start + tail.period], tokenizer)}] ..."
-    return f"{shortened(tokens[:start], tokenizer)} {loop}".strip()
+    loop = f"[{shorten_tokens(tokens[start : start + tail.period], tokenizer)}] ..."
+    return f"{shorten_tokens(tokens[:start], tokenizer)} {loop}".strip()
 
 
-def shortened(tokens: Sequence[int], tokenizer: Any) -> str:
+def shorten_tokens(tokens: Sequence[int], tokenizer: Any) -> str:
     left_out = len(tokens) - FIRST - LAST
     if left_out <= 0:
         return tokenizer.decode(tokens)

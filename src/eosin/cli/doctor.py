@@ -15,9 +15,9 @@ from eosin.errors import BadInput
 if TYPE_CHECKING:
     from eosin.hub.doctor import Finding
 
-DESCRIPTION = """MODEL is the folder of a Hugging Face model, a .gguf file or a hub id. No weights are read: tokenizer,
-configurations and chat template are compared, and with --train what the model was trained on. Each finding is what is
-so, why it matters and what to do about it. The exit code is 1 when something is wrong.
+DESCRIPTION = """MODEL is the folder of a Hugging Face model, a .gguf file or a hub id. The command compares the
+tokenizer, the configurations and the chat template, and with --train the training texts; it does not read the weights.
+A finding says what is the case, why it matters and what to do. The exit code is 1 if something is wrong.
 
 examples:
   eosin doctor my-model/
@@ -44,16 +44,16 @@ def run(options: argparse.Namespace) -> None:
     if options.train is not None and not options.train.is_file():
         raise BadInput(f"there is no file {options.train}")
     name = options.model.removeprefix("hf:")
-    found = examine(open_patient(name, options.train, options.max_length, options.trust_remote_code))
-    print(json.dumps({"findings": [asdict(each) for each in found]}) if options.json else described(found))
-    if any(finding.wrong for finding in found):
+    findings = examine(open_patient(name, options.train, options.max_length, options.trust_remote_code))
+    print(json.dumps({"findings": [asdict(each) for each in findings]}) if options.json else format_findings(findings))
+    if any(finding.wrong for finding in findings):
         sys.exit(1)
 
 
-def described(found: list[Finding]) -> str:
+def format_findings(findings: list[Finding]) -> str:
     parts = []
-    for each in found:
+    for each in findings:
         mark = "WRONG" if each.wrong else "note"
         parts.append(f"{mark}: {printable(each.what)}\n  why: {each.why}\n  fix: {printable(each.fix)}")
-    wrong = sum(each.wrong for each in found)
+    wrong = sum(each.wrong for each in findings)
     return "\n\n".join([*parts, f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong"])

@@ -1,4 +1,4 @@
-"""The command `eosin`: a table of verbs. Each reads its options, calls the library and prints what it made."""
+"""The command `eosin`: a table of commands. Each reads its options, calls the library and prints the result."""
 
 from __future__ import annotations
 
@@ -9,87 +9,134 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import NoReturn
 
 import eosin
 from eosin.errors import BadInput
 
-VERBS = {
-    "prepare": "make a corpus of contexts and continuations from a text",
-    "train": "train a model; the same command goes on with a run that was stopped or killed",
-    "decode": "continue contexts of the corpus, or prompts of your own",
-    "trace": "what became of eos at every step of one decoding: its rank, and which rule removed it",
-    "audit": "how often decoding does not end, by decoder, with intervals",
-    "certify": "what is guaranteed before decoding: whether it ends, by which theorem and which step",
-    "doctor": "why a Hugging Face model may not stop: checks of its folder and of what it was trained on",
-    "reproduce": "the paper's tables and figures: trains and audits what is missing, and makes a page of it",
-    "report": "tables and comparisons from the records of audits, without decoding",
+GROUPS = {
+    "my model": {
+        "doctor": "check a Hugging Face model, and what it was trained on, for reasons why it may not stop",
+        "audit": "count how often decoding does not end, by decoder, with 95% intervals",
+        "trace": "show the probability and the rank of eos at each step of one decoding, and what removed it",
+        "decode": "continue contexts of the corpus, or your own prompts",
+        "certify": "say what is guaranteed before decoding: whether it ends, by which theorem and which step",
+        "report": "make tables, comparisons and a page from the records of audits, without decoding",
+    },
+    "the paper": {
+        "prepare": "make a corpus of contexts and continuations from a text",
+        "train": "train a model, or resume a run",
+        "reproduce": "make the paper's tables and figures; what is missing is trained and audited first",
+    },
 }
+VERBS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 """Each is a module of eosin.cli with a DESCRIPTION, `add_options` and `run`."""
+WITHOUT_PLUGINS = {"doctor", "report", "prepare"}
+"""Commands that take neither a model of Eosin nor settings."""
+EXAMPLES = """start here:
+  eosin audit demo
+  eosin COMMAND --help"""
 
 
 class Parser(argparse.ArgumentParser):
-    """A wrong command line is one line too."""
+    """An error of usage is one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one verb. Bad input is one line on standard error and exit code 2."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    verb = f" {meant(arguments)}".rstrip()
-    escape_letters_that_the_terminal_lacks()
+    """Run one command. Bad input is one line on standard error and exit code 2."""
+    # OpenMP reads this when torch is imported. Its threads spin while they wait for each other, and on a busy machine
+    # they take the processor from the very thread they wait for: an audit of 24 seconds took ten minutes.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    arguments = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
+    verb = f" {find_verb(arguments)}".rstrip()
+    escape_missing_characters()
     try:
-        for argument in arguments:
-            argument.encode()
-        options = parser(arguments).parse_args(arguments)
-        options.run(options)
+        run_command(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # whoever read this has seen enough, as `head` does; Python's own last flush must not fail either
+        # the reader has seen enough, as `head` does; Python's own last flush must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except UnicodeEncodeError as error:
-        sys.exit(_said(verb, f"{error.object!r} is not UTF-8: rename it", code=2))
+        sys.exit(print_error(verb, f"{error.object!r} is not UTF-8: rename it", code=2))
     except ModuleNotFoundError as error:
-        sys.exit(_said(verb, f"the package {error.name or error} is missing: pip install eosin installs it", code=2))
+        sys.exit(print_error(verb, f"the package {error.name or error} is missing: pip install eosin", code=2))
     except (BadInput, OSError) as error:
-        sys.exit(_said(verb, str(error), code=2))
+        sys.exit(print_error(verb, str(error), code=2))
     except KeyboardInterrupt as interrupt:
-        said = "; ".join(["interrupted", *map(str, interrupt.args)])
-        sys.exit(_said(verb, said, code=128 + signal.SIGINT))
+        message = "; ".join(["interrupted", *map(str, interrupt.args)])
+        sys.exit(print_error(verb, message, code=128 + signal.SIGINT))
 
 
-def escape_letters_that_the_terminal_lacks() -> None:
+def run_command(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        argument.encode()
+    options = build_parser(arguments).parse_args(arguments)
+    for path in options.plugin:
+        import_module("eosin.cli.plugins").run_file(path)
+    options.run(options)
+
+
+def escape_missing_characters() -> None:
+    """Print characters that the terminal does not have as escapes."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _said(verb: str, message: str, code: int) -> int:
+def print_error(verb: str, message: str, code: int) -> int:
     sys.stderr.write(f"eosin{verb}: {message}\n")
     return code
 
 
-def meant(arguments: Sequence[str]) -> str:
-    """The verb: the first word that is one. A later one may be the name of a file."""
+def find_verb(arguments: Sequence[str]) -> str:
+    """The first word that names a command. A later one may be the name of a file."""
     return next((argument for argument in arguments if argument in VERBS), "")
 
 
-def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """All verbs by name; the options of the one that is meant. The others need not be imported."""
-    whole = Parser(prog="eosin", description="Does your language model stop? Measure it, prove it, fix it.")
-    whole.add_argument("--version", action="version", version=f"eosin {eosin.__version__}")
-    verbs = whole.add_subparsers(title="verbs", dest="verb", required=True, metavar="VERB")
+def list_commands() -> str:
+    groups = [
+        "\n".join([f"{group}:", *(f"  {name:10} {summary}" for name, summary in verbs.items())])
+        for group, verbs in GROUPS.items()
+    ]
+    return "\n\n".join([*groups, EXAMPLES])
+
+
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """All commands by name, with the options of the one that is asked for. The others are not imported."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="eosin",
+        usage="eosin [--version] COMMAND ...",
+        description="Does your language model stop? Measure it, prove it, fix it.",
+        epilog=list_commands(),
+        formatter_class=layout,
+    )
+    parser.add_argument("--version", action="version", version=f"eosin {eosin.__version__}")
+    commands = parser.add_subparsers(prog="eosin", dest="verb", required=True, help=argparse.SUPPRESS)
     for name, summary in VERBS.items():
-        verb = verbs.add_parser(
-            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-        )
-        if name == meant(arguments):
+        verb = commands.add_parser(name, formatter_class=layout, allow_abbrev=False)
+        if name == find_verb(arguments):
             module = import_module(f"eosin.cli.{name}")
-            verb.description = f"{summary}\n\n{module.DESCRIPTION}"
+            verb.description = f"{summary[0].upper()}{summary[1:]}.\n\n{module.DESCRIPTION}"
             verb.add_argument("--json", action="store_true", help="print the result as JSON")
-            verb.set_defaults(run=module.run)
+            verb.set_defaults(run=module.run, plugin=[])
             module.add_options(verb)
-    return whole
+            if name not in WITHOUT_PLUGINS:
+                add_plugin_option(verb)
+    return parser
+
+
+def add_plugin_option(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--plugin",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="run the code of this Python file first: it may register truncation rules, heads and cores "
+        "(may be repeated)",
+    )

@@ -16,7 +16,7 @@ from eosin.paper.exhibits import load_exhibit
 from eosin.paper.plan import read_model_settings
 from eosin.settings import build
 
-DESCRIPTION = """Without a source: the paper's two datasets, word and BPE, from the bundled WikiText-2, in data/.
+DESCRIPTION = """Without SOURCE it makes the paper's two datasets, word and BPE, of the bundled WikiText-2, in data/.
 
 examples:
   eosin prepare
@@ -25,7 +25,7 @@ examples:
   eosin prepare novel.txt --sentences-by sentencizer"""
 
 SETTINGS = ("source", "tokenization", "vocab_size", "context", "sentences_by", "short", "unknown", "valid", "test")
-PAPER = {each.label.lower(): each.paper for each in load_exhibit("statistics").models}
+PAPER = {model.label.lower(): model.paper for model in load_exhibit("statistics").models}
 """The dataset statistics of the paper's appendix."""
 
 
@@ -33,12 +33,12 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "source",
         nargs="?",
-        help="wikitext-2-sentences or wikitext-2 (both bundled; NAME@8000 is the first 8000 sentences of "
-        "it, and 800 of valid and of test), a folder with wiki.{train,valid,test}.tokens or .raw, "
-        "or with {train,valid,test}.txt (each also as .xz), or a UTF-8 text file with a sentence a line, of which two "
-        "in twenty are held out for valid and test",
+        metavar="SOURCE",
+        help="wikitext-2-sentences or wikitext-2 (both bundled; NAME@8000 takes its first 8000 sentences, and 800 of "
+        "valid and of test); a folder with wiki.{train,valid,test}.tokens or .raw, or with {train,valid,test}.txt "
+        "(each also as .xz); or a UTF-8 text file with a sentence on each line, of which one in ten is held out",
     )
-    verb.add_argument("--tokenization", choices=list(TOKENIZATIONS), help="words, or byte-level BPE (default: bpe)")
+    verb.add_argument("--tokenization", choices=list(TOKENIZATIONS), help="words or byte-level BPE (default: bpe)")
     verb.add_argument(
         "--vocab-size", type=int, metavar="N", help="maximum size (default: all words of train and valid; BPE 19483)"
     )
@@ -46,17 +46,17 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--sentences-by",
         metavar="HOW",
-        help="a sequence is a line (default), or a sentence of a paragraph as found by: sentencizer, or a spaCy model",
+        help="what finds the sentences of a paragraph: sentencizer or a spaCy model (default: a sequence is a line)",
     )
     verb.add_argument(
         "--short",
         choices=["auto", "pad", "drop"],
-        help="sequences of K tokens or fewer (default: auto: drop lines of the original WikiText, pad all else)",
+        help="what to do with sequences of K tokens or fewer (default: drop lines of the original WikiText, else pad)",
     )
     verb.add_argument(
         "--unknown",
         choices=["keep", "drop"],
-        help="sequences whose text contains <unk> (default: keep; the paper's BPE dataset drops them)",
+        help="what to do with sequences whose text has <unk> (default: keep; the paper's BPE dataset drops them)",
     )
     verb.add_argument("--valid", metavar="FILE", help="a text file for validation (with --test)")
     verb.add_argument("--test", metavar="FILE", help="a text file for testing (with --valid)")

@@ -1,21 +1,59 @@
-"""A progress bar that counts the steps of a model: where contexts are few, they all end at the very end."""
+"""The progress bar of every command. It is drawn on terminals only, and only for work of more than two seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tqdm import tqdm
 
 from eosin.events import Event, Watch
 
+FORMAT = "{desc} {percentage:3.0f}% {bar:8} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
+
+
+class Bar:
+    """A watch that draws one bar for each label of "progress" events."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+        self.label = ""
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "progress":
+            self.draw(**event.facts)
+
+    def draw(self, label: str, done: int, total: int, note: str = "") -> None:
+        if self.bar is None or self.label != label:
+            self.close()
+            self.label = label
+            self.bar = tqdm(
+                total=total, initial=done - 1, desc=label, bar_format=FORMAT, disable=None, delay=2, leave=False
+            )
+        self.bar.set_postfix_str(note, refresh=False)
+        self.bar.update(done - self.bar.n)
+        if done == total:
+            self.close()
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        self.bar = None
+
 
 @contextmanager
-def show_steps(most: int) -> Iterator[Watch]:
-    """A watch that draws a bar for at most so many steps."""
-    with tqdm(total=most, desc="steps", unit="", disable=None, delay=2, leave=False) as bar:
+def count_events(kind: str, most: int) -> Iterator[Watch]:
+    """A watch that draws how many events of a kind there were, of at most so many."""
+    bar, done = Bar(), 0
 
-        def watch(event: Event) -> None:
-            bar.update(event.kind == "step")
+    def watch(event: Event) -> None:
+        nonlocal done
+        if event.kind == kind:
+            done += 1
+            bar.draw(f"{kind}s", done, most)
 
+    try:
         yield watch
+    finally:
+        bar.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from eosin.report.comparison import compare_audits
 from eosin.report.initialisations import has_several_models, tabulate_models
 from eosin.report.overview import build_page
 from eosin.report.tables import RENDERINGS, Table
-from eosin.storage.files import resolve_path, write_text
+from eosin.storage.files import TWINS, audit_folder, resolve_path, write_text
 
-DESCRIPTION = """RECORDS are files that `eosin audit` wrote, run directories, or folders of either. Nothing is decoded,
-and torch need not be installed. Without an option that names a table: the ratios by decoder, and if there are several
-models also their mean and standard deviation across initialisations.
+DESCRIPTION = """RECORDS are files that `eosin audit` wrote, run directories, folders of either, or models that were
+audited here, as demo or hf:my-model. Nothing is decoded, and torch need not be installed. The usual tables are the
+ratios by decoder and, for several models, the ratios by model, with their deviation across initialisations.
 
 examples:
+  eosin report demo
   eosin report runs/lstm
   eosin report runs --models --format latex --out table.tex
   eosin report runs/lstm --at 100,500,1500
@@ -39,12 +41,20 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("records", nargs="*", metavar="RECORDS", help=".jsonl files, run directories or folders")
+    verb.add_argument(
+        "records", nargs="*", metavar="RECORDS", help=".jsonl files, run directories, folders, demo, hf: models"
+    )
     verb.add_argument("--models", action="store_true", help="models by decoders, across initialisations")
-    verb.add_argument("--at", type=limits, metavar="L,...", help="the ratio at other limits, up to the audit's own")
+    verb.add_argument(
+        "--at", type=parse_limits, metavar="L,...", help="the ratio at other limits, up to that of the audit"
+    )
     verb.add_argument("--survival", action="store_true", help="the share that has not ended after each step")
     verb.add_argument("--lengths", action="store_true", help="quantiles and a histogram of the lengths")
-    verb.add_argument("--loops", action="store_true", help="the loops, what was proved of them and what moves in them")
+    verb.add_argument(
+        "--loops",
+        action="store_true",
+        help="the loops, their proofs, and what moves in unproved ones",
+    )
     verb.add_argument(
         "--compare",
         nargs=2,
@@ -53,35 +63,43 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "have it RUN:decoder or FILE:decoder",
     )
     verb.add_argument(
-        "--contexts-for", type=share, metavar="RATIO", help="how many contexts it takes to show this ratio"
+        "--contexts-for", type=parse_share, metavar="RATIO", help="how many contexts show that the ratio is below this"
     )
     verb.add_argument(
-        "--half-width", type=share, metavar="SHARE", help="... and to know it up to this (--contexts-for)"
+        "--half-width",
+        type=parse_share,
+        metavar="SHARE",
+        help="how many contexts know it up to this (--contexts-for)",
     )
-    verb.add_argument("--html", type=Path, metavar="FILE", help="a page with all of it, to open in a browser")
+    verb.add_argument("--html", type=Path, metavar="FILE", help="write a page of tables and charts for a browser")
     verb.add_argument(
         "--completions",
         nargs="+",
         type=Path,
         default=[],
         metavar="FILE",
-        help="files of eosin audit --completions: a sample of them is shown on the page (--html)",
+        help="files of eosin audit --completions, of which the page shows a sample (--html)",
     )
     verb.add_argument(
-        "--traces", nargs="+", type=Path, default=[], metavar="FILE", help="files of eosin trace --json, for the page"
+        "--traces",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="files of eosin trace --json (--html)",
     )
-    verb.add_argument("--format", choices=list(RENDERINGS), default="text", help="of the tables (default: text)")
+    verb.add_argument("--format", choices=list(RENDERINGS), default="text", help="format of the tables (default: text)")
     verb.add_argument("--out", type=Path, metavar="FILE", help="write there instead of printing")
 
 
-def limits(text: str) -> list[int]:
+def parse_limits(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
-        raise argparse.ArgumentTypeError(f"must be whole numbers from 1 parted by commas, as in 100,500; got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be comma-separated whole numbers from 1, as in 100,500; got {text!r}")
     return list(dict.fromkeys(map(int, parts)))
 
 
-def share(text: str) -> float:
+def parse_share(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -96,71 +114,84 @@ NOT_ON_A_PAGE = ("models", "at", "survival", "lengths", "loops", "compare", "con
 
 def run(options: argparse.Namespace) -> None:
     if options.html is not None:
-        for name in NOT_ON_A_PAGE:
-            if getattr(options, name):
-                raise BadInput(f"--html makes a page of its own; say --{name.replace('_', '-')} without it")
-        print(page_written(options))
+        print(write_page(options))
         return
     if options.completions or options.traces:
         raise BadInput("--completions and --traces are shown on a page; say --html FILE")
     if options.contexts_for is not None or options.half_width is not None:
-        said, files = needed(options), set()
+        text, files = count_contexts(options), set[Path]()
     else:
-        found = load_records(options.records)
-        said, files = (
-            rendered(tables(options, found), options),
-            {resolve_path(path) for each in found for path in each.files},
-        )
+        found, files = load(options)
+        text = render(choose_tables(options, found), options)
     if options.out is None:
-        print(said)
+        print(text)
     elif resolve_path(options.out) in files:
         raise BadInput(f"--out {options.out} is a file of records, which would be lost; name another")
     else:
-        written(options.out, said)
+        write(options.out, text)
 
 
-def tables(options: argparse.Namespace, found: list[FiledRecord]) -> list[Table]:
-    """Those that were asked for."""
+def load(options: argparse.Namespace) -> tuple[list[FiledRecord], set[Path]]:
+    """The records, and their files."""
+    found = load_records([place for name in options.records for place in find_places(name)])
+    return found, {resolve_path(path) for each in found for path in each.files}
+
+
+def find_places(name: str) -> list[Path]:
+    """A file or folder; or where `eosin audit` put the records of a bundled model or one of Hugging Face."""
+    if Path(name).exists():
+        return [Path(name)]
+    places = [audit_folder(each) for each in TWINS.get(name, (name,))]
+    there = [place for place in places if place.is_dir()]
+    if name in chain(*TWINS.values()) and not there:
+        raise BadInput(f"there are no records of {name} here; make them with: eosin audit {name}")
+    return there or [Path(name)]
+
+
+def choose_tables(options: argparse.Namespace, found: list[FiledRecord]) -> list[Table]:
+    """The tables that the options name, or the usual ones."""
     records = [filed.record for filed in found]
     if not records:
-        raise BadInput("name files of records, run directories or folders; `eosin audit` makes records")
-    chosen = {
+        raise BadInput("name files of records, run directories, folders or models; `eosin audit` makes records")
+    options_of = {
         tabulate_models: options.models,
         tabulate_survival: options.survival,
         tabulate_quantiles: options.lengths,
         tabulate_histogram: options.lengths,
         tabulate_loops: options.loops,
     }
-    asked = [make(records) for make, wanted in chosen.items() if wanted]
+    tables = [tabulate(records) for tabulate, wanted in options_of.items() if wanted]
     if options.at:
-        asked.append(tabulate_limits(records, options.at))
+        tables.append(tabulate_limits(records, options.at))
     if options.compare:
-        asked.append(compare_audits(found, *options.compare).table)
-    return asked or [tabulate_decoders(records), *([tabulate_models(records)] if has_several_models(records) else [])]
+        tables.append(compare_audits(found, *options.compare).table)
+    return tables or [tabulate_decoders(records), *([tabulate_models(records)] if has_several_models(records) else [])]
 
 
-def rendered(tables: list[Table], options: argparse.Namespace) -> str:
+def render(tables: list[Table], options: argparse.Namespace) -> str:
     if options.json:
-        return json.dumps({"tables": [for_machines(table) for table in tables]})
+        return json.dumps({"tables": [to_json(table) for table in tables]})
     return "\n\n".join(map(RENDERINGS[options.format], tables))
 
 
-def for_machines(table: Table) -> dict[str, Any]:
+def to_json(table: Table) -> dict[str, Any]:
     return {"title": table.title, "note": table.note, "columns": table.flat_headings, "rows": table.flat_rows}
 
 
-def page_written(options: argparse.Namespace) -> str:
-    found = load_records(options.records)
-    files = {resolve_path(path) for each in found for path in each.files}
+def write_page(options: argparse.Namespace) -> str:
+    for name in NOT_ON_A_PAGE:
+        if vars(options)[name]:
+            raise BadInput(f"--html makes a page of its own; say --{name.replace('_', '-')} without it")
+    found, files = load(options)
     if resolve_path(options.html) in files | {resolve_path(path) for path in [*options.completions, *options.traces]}:
         raise BadInput(f"--html {options.html} is a file that the page is made of; name another")
-    made = build_page([each.record for each in found], options.completions, options.traces)
-    written(options.html, made.render())
+    page = build_page([each.record for each in found], options.completions, options.traces)
+    write(options.html, page.render())
     return json.dumps({"page": str(options.html)}) if options.json else f"{options.html}: open it in a browser"
 
 
-def needed(options: argparse.Namespace) -> str:
-    """How many contexts a question needs; no records are looked at."""
+def count_contexts(options: argparse.Namespace) -> str:
+    """How many contexts a question needs; no records are read."""
     if options.contexts_for is None:
         raise BadInput("--half-width belongs to --contexts-for RATIO")
     if options.records:
@@ -176,7 +207,7 @@ def needed(options: argparse.Namespace) -> str:
     return json.dumps({"contexts": counts}) if options.json else "\n".join(lines)
 
 
-def written(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     try:
         if path.exists() and not path.is_file():  # such as /dev/stdout, which nothing can take the place of
             path.write_text(text + "\n", encoding="utf-8")

@@ -232,9 +232,9 @@ def describe_entry(entry: AnyEntry | None) -> str:
 @contextmanager
 def start_runner(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Runner]:
     """A runner that SIGTERM stops after the current step of training or the current completion."""
+    from eosin.cli.progress import Bar
     from eosin.devices import use_threads
     from eosin.paper.execution import Runner
-    from eosin.training.bar import Bar
 
     bar = Bar()
 

@@ -1,4 +1,4 @@
-"""Text for the terminal: nothing that it would obey."""
+"""Text for the terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from eosin.report import tables
 
 
 def printable(text: str) -> str:
-    """The text with control characters, and letters that the terminal does not have, written as escapes."""
+    """Escape control characters, and characters that the terminal does not have."""
     encoding = sys.stdout.encoding or "utf-8"
     return tables.make_printable(text).encode(encoding, "backslashreplace").decode(encoding)
 

@@ -10,21 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from eosin.cli.contexts import Opened, add_decoding_options, numbered_context, opened
-from eosin.cli.progress import show_steps
+import eosin
+from eosin.cli.completions import describe_loop
+from eosin.cli.model import (
+    add_decoder_option,
+    add_decoding_options,
+    choose_prefixes,
+    create_prover,
+    open_model,
+    parse_one_decoder,
+)
+from eosin.cli.progress import count_events
 from eosin.cli.terminal import printable
-from eosin.data.sources import CONTEXTS
-from eosin.decoding.loops import Tail, find_tail
-from eosin.decoding.trace import Step, Trace, trace
+from eosin.decoding.job import Job
+from eosin.decoding.loops import Tail, extend, find_loop
+from eosin.decoding.trace import Step, Trace
 from eosin.errors import BadInput
-from eosin.models.checkpoint import TWINS
-from eosin.report.tables import Column, Table, render_text
+from eosin.report.tables import Column, Table, render_text, shorten
+from eosin.storage.files import TWINS
 
-DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. One context is decoded;
-for each step there is a line with the chosen token, its probability, the probability of eos and its rank (1 is the
-most probable token), how many tokens the decoder could choose from, and whether eos was among them. Probabilities are
-the model's, before temperature and truncation. A beam search chooses from the most probable tokens of its hypothesis,
-as many as it is wide. `demo` is a small model that comes with Eosin, `demo-st` its self-terminating twin.
+DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. One context is decoded.
+Each step is a line: the chosen token, its probability, the probability of eos and its rank (1 is the most probable
+token), how many tokens the decoder could choose from, and whether eos was among them. Probabilities are the model's,
+before temperature and truncation. A beam search of width k chooses from the k most probable tokens of its hypothesis.
+`demo` is a small model that comes with Eosin, `demo-st` its self-terminating twin.
 
 examples:
   eosin trace demo
@@ -39,7 +48,7 @@ EDGE = 20
 DEMO_CONTEXT = 3
 """A context on which greedy decoding of the bundled demo loops, and that of its self-terminating twin ends."""
 WIDEST = 24
-"""Letters of a token that are shown."""
+"""Characters of a token that are shown."""
 COLUMNS = (
     Column("step"),
     Column("token", left=True),
@@ -53,16 +62,8 @@ COLUMNS = (
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    add_decoding_options(verb)
-    source = verb.add_mutually_exclusive_group()
-    source.add_argument(
-        "--context",
-        type=int,
-        metavar="N",
-        help=f"its number, counted from 0 as in audits (default: 0; demo: {DEMO_CONTEXT})",
-    )
-    source.add_argument("--prompt", metavar="TEXT", help="continue this text")
-    verb.add_argument("--contexts", choices=CONTEXTS, help="where the context comes from (default: test)")
+    add_decoding_options(verb, "context", "prompt")
+    add_decoder_option(verb)
     length = verb.add_mutually_exclusive_group()
     length.add_argument("--last", type=int, metavar="N", help="show the last N steps only")
     length.add_argument("--all", action="store_true", help=f"show all steps (default: the first and last {EDGE})")
@@ -72,73 +73,62 @@ def run(options: argparse.Namespace) -> None:
     if options.last is not None and options.last < 1:
         raise BadInput(f"--last must be at least 1, got {options.last}")
     if options.context is None and options.prompt is None:
-        options.context = DEMO_CONTEXT if options.subject in TWINS["demo"] else 0
-    opened_run = opened(options)
-    found = traced(options, opened_run, prefix_of(options, opened_run))
-    tail = find_tail(np.array(found.tokens))
-    if options.json:
-        print(json.dumps(described(found, tail, opened_run.subject.tokenizer)))
-        return
-    print(f"prefix: {printable(opened_run.subject.tokenizer.decode(found.prefix))}\ndecoder: {found.decoder}\n")
-    print("\n".join(table(found, opened_run.subject.tokenizer, options)))
-    print("\n" + "\n".join(verdict(found, tail, opened_run.subject.tokenizer)))
-
-
-def prefix_of(options: argparse.Namespace, opened_run: Opened) -> Any:
-    """One row."""
-    if options.prompt is None:
-        return numbered_context(opened_run.subject, options.contexts or "test", options.context or 0, options.seed)
-    if options.contexts is not None:
-        raise BadInput("--contexts names a split to take a context from; with --prompt there is none to take")
-    return opened_run.subject.prompts([options.prompt], options)
-
-
-def traced(options: argparse.Namespace, opened_run: Opened, prefix: Any) -> Trace:
-    """Decoding and replaying take up to max_steps steps of the model each."""
-    with show_steps(2 * options.max_steps) as watch:
-        return trace(
-            opened_run.subject.model,
-            prefix[0],
-            opened_run.decoder,
-            max_steps=options.max_steps,
-            seed=options.seed,
+        options.context = DEMO_CONTEXT if options.model in TWINS["demo"] else 0
+    decoder = parse_one_decoder(options.decoder)
+    loaded = open_model(options.model, options)
+    decoder.check(loaded.model.vocab_size)
+    prefixes = choose_prefixes(loaded, options, None)
+    how: dict[str, Any] = {"max_steps": options.max_steps, "seed": options.seed, "stop": loaded.stop}
+    job = Job.create(loaded.model, prefixes, **how)
+    with count_events("step", 2 * options.max_steps) as watch:  # the context is decoded, and then replayed
+        found = eosin.trace(
+            loaded.model,
+            prefixes[0],
+            decoder,
+            **how,
             index=options.context or 0,
-            stop=opened_run.subject.stop,
+            prove=create_prover(job, decoder, options),
             watch=watch,
         )
+    tail = None if found.cause.ends else find_loop(np.array(found.tokens), found.proof)
+    prefix_text = loaded.decode_prefix(found.prefix)
+    if options.json:
+        print(json.dumps(to_json(found, tail, prefix_text, loaded.tokenizer)))
+        return
+    print(f"prefix: {printable(prefix_text)}\ndecoder: {found.decoder}\n")
+    print("\n".join(format_steps(found, loaded.tokenizer, options)))
+    print("\n" + "\n".join(summarize(found, tail, loaded.tokenizer)))
 
 
-def described(found: Trace, tail: Tail | None, tokenizer: Any) -> dict[str, Any]:
+def to_json(found: Trace, tail: Tail | None, prefix_text: str, tokenizer: Any) -> dict[str, Any]:
     """For machines."""
-    written = found.as_json()
-    for step in written["steps"]:
+    table = found.as_json()
+    for step in table["steps"]:
         step["text"] = tokenizer.spell(step["token"])
-    prefix_text = tokenizer.decode(found.prefix)
-    return {**written, "prefix_text": prefix_text, "loop": None if tail is None else vars(tail)}
+    return {**table, "prefix_text": prefix_text, "loop": None if tail is None else vars(tail)}
 
 
-def table(found: Trace, tokenizer: Any, options: argparse.Namespace) -> list[str]:
-    first, last = shares(len(found.steps), options)
+def format_steps(found: Trace, tokenizer: Any, options: argparse.Namespace) -> list[str]:
+    first, last = count_shown_steps(len(found.steps), options)
     left_out = len(found.steps) - first - last
     steps = (*found.steps[:first], *found.steps[first + left_out :])
-    lines = render_text(Table(COLUMNS, tuple(cells(step, tokenizer) for step in steps))).splitlines()
+    lines = render_text(Table(COLUMNS, tuple(format_cells(step, tokenizer) for step in steps))).splitlines()
     if left_out:
         lines.insert(first + 1, f"... {left_out:,} steps ... (--all shows them)")
     return lines
 
 
-def shares(steps: int, options: argparse.Namespace) -> tuple[int, int]:
+def count_shown_steps(steps: int, options: argparse.Namespace) -> tuple[int, int]:
     """How many steps to show from the beginning and from the end."""
     if options.last is not None:
         return 0, min(steps, options.last)
     return (steps, 0) if options.all or steps <= 2 * EDGE else (EDGE, EDGE)
 
 
-def cells(step: Step, tokenizer: Any) -> tuple[str, ...]:
-    text = printable(tokenizer.spell(step.token))
+def format_cells(step: Step, tokenizer: Any) -> tuple[str, ...]:
     return (
         str(step.number),
-        text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}...",
+        shorten(printable(tokenizer.spell(step.token)), WIDEST),
         f"{step.prob:.4g}",
         f"{step.eos_prob:.4g}",
         f"{step.eos_rank:,}",
@@ -148,23 +138,26 @@ def cells(step: Step, tokenizer: Any) -> tuple[str, ...]:
     )
 
 
-def verdict(found: Trace, tail: Tail | None, tokenizer: Any) -> Iterator[str]:
+def summarize(found: Trace, tail: Tail | None, tokenizer: Any) -> Iterator[str]:
     """Whether it ended, what became of eos on the way, and whether the end repeats itself."""
-    shown, removers = len(found.steps), Counter(step.removed_by for step in found.steps)
+    removers = Counter(step.removed_by for step in found.steps)
     kept = removers.pop(None, 0)
     removed = "".join(f", removed by {rule} in {count:,}" for rule, count in removers.items())
     best = min(found.steps, key=lambda step: (step.eos_rank, -step.eos_prob))
-    yield f"{outcome(found)}: eos was kept in {kept:,} of {shown:,} steps{removed}"
+    yield f"{describe_outcome(found)}: eos was kept in {kept:,} of {len(found.steps):,} steps{removed}"
     yield f"best rank of eos: {best.eos_rank:,}, at step {best.number:,} with p(eos) = {best.eos_prob:.4g}"
     if tail is not None:
-        loop = tokenizer.decode(found.tokens[tail.onset - 1 : tail.onset - 1 + tail.period])
-        yield f"repeats from step {tail.onset:,} with period {tail.period} (seen, not proved): {printable(loop)}"
+        tokens = extend(np.array(found.tokens), found.proof).tolist()
+        loop = tokenizer.decode(tokens[tail.onset - 1 : tail.onset - 1 + tail.period])
+        yield f"{describe_loop(tail, found.proof)}: {printable(loop)}"
 
 
-def outcome(found: Trace) -> str:
+def describe_outcome(found: Trace) -> str:
     length = len(found.steps)
     if found.cause.ends:
         later = f" (the search ended at step {found.last_step:,})" if found.last_step > length else ""
         return f"ended with {found.cause} at step {length:,}{later}"
+    if found.proof is not None:
+        return f"never ends, as was proved at step {found.last_step:,}"
     better = f"; the best finished hypothesis has {length:,}" if length < found.last_step else ""
     return f"did not end in {found.last_step:,} steps ({found.cause}){better}"

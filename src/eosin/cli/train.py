@@ -15,6 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from eosin.cli.progress import Bar
 from eosin.cli.terminal import format_duration
 from eosin.data.corpus import DATASET
 from eosin.devices import PRECISIONS
@@ -23,13 +24,12 @@ from eosin.events import Event, Stopped
 from eosin.loading import open_run, parse_settings
 from eosin.models.checkpoint import CONFIG
 from eosin.settings import check_known, get_section, merge, parse_assignment, read_toml
-from eosin.training.bar import Bar
 from eosin.training.config import expand_runs, merge_settings, read_settings
 from eosin.training.loop import train
 from eosin.training.run import RESUME, RunSettings
 
-DESCRIPTION = """SETTINGS is a TOML file, the name of a bundled one (word-tanh-softmax, bpe-lstm-st-1e-3,
-...), or the directory of a run to resume. A missing corpus is prepared first.
+DESCRIPTION = """SETTINGS is a TOML file, the name of a bundled one (word-tanh-softmax, bpe-lstm-st-1e-3, ...), or the
+directory of a run to resume. The command that started a run resumes it too. A missing corpus is prepared first.
 
 examples:
   eosin train word-tanh-softmax
@@ -61,9 +61,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "--save-every",
         type=parse_seconds,
         metavar="SECONDS",
-        help="time between two saves, the work that a kill may cost (default: 60; fine-tuning 900)",
+        help="time between two saves, and so the work that a kill may cost (default: 60; fine-tuning 900)",
     )
-    verb.add_argument("--dry-run", action="store_true", help="only list the runs and their settings")
+    verb.add_argument("--dry-run", action="store_true", help="list the runs and their settings, and train nothing")
 
 
 def parse_threads(text: str) -> int:

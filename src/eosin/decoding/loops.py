@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from eosin.outcome import Completion
+from eosin.outcome import Completion, Proof
 
 LONGEST_PERIOD = 256
 PERIODS = 3
@@ -49,20 +49,22 @@ def find_onset(tokens: TokenArray, period: int) -> int:
 
 def tail_of(completion: Completion) -> Tail | None:
     """How a completion that did not end repeats itself: the loop that was proved, or else the one that is seen."""
-    if completion.cause.ends:
-        return None
-    if completion.proof is None:
-        return find_tail(completion.tokens.numpy())
-    period = len(completion.proof.cycle)
-    return Tail(find_onset(extend(completion), period), period)
+    return None if completion.cause.ends else find_loop(completion.tokens.numpy(), completion.proof)
 
 
-def extend(completion: Completion) -> TokenArray:
+def find_loop(tokens: TokenArray, proof: Proof | None) -> Tail | None:
+    """The loop at the end of tokens: the one that was proved, or else the one that is seen."""
+    if proof is None:
+        return find_tail(tokens)
+    period = len(proof.cycle)
+    return Tail(find_onset(extend(tokens, proof), period), period)
+
+
+def extend(tokens: TokenArray, proof: Proof | None) -> Int[np.ndarray, " extended"]:
     """The tokens; if it was proved how they go on, two more turns of the cycle and a little more."""
-    tokens = completion.tokens.numpy()
-    if completion.proof is None:
+    if proof is None:
         return tokens
-    cycle = np.array(completion.proof.cycle)
+    cycle = np.array(proof.cycle)
     return np.concatenate([tokens, np.resize(np.roll(cycle, -1), 2 * len(cycle) + FOLLOWED)])
 
 

@@ -21,11 +21,12 @@ from eosin.causes import Cause
 from eosin.contracts import Decoder, Generative, Stop, Token, Traceable, Uniforms
 from eosin.decoding.distribution import NextToken
 from eosin.decoding.job import Job
-from eosin.decoding.loop import unroll
+from eosin.decoding.loop import Prove, unroll
 from eosin.decoding.samplers import LeftToRight
 from eosin.devices import eval_mode
 from eosin.errors import BadInput
 from eosin.events import Watch, ignore
+from eosin.outcome import Proof
 
 MODEL = "the model"
 """Named where eos has probability zero: no rule could have kept it."""
@@ -67,6 +68,8 @@ class Trace:
     last_step: int
     """The step at which decoding ended: a beam may continue after its best hypothesis is finished."""
     steps: tuple[Step, ...]
+    proof: Proof | None = None
+    """Where it was proved that decoding never ends; the steps are those up to the proof."""
 
     @property
     def tokens(self) -> list[int]:
@@ -75,7 +78,8 @@ class Trace:
     def as_json(self) -> dict[str, Any]:
         """Everything as plain values, for `json.dumps`."""
         steps = [{**asdict(step), "eos_kept": step.eos_kept} for step in self.steps]
-        return {**vars(self), "prefix": list(self.prefix), "cause": str(self.cause), "steps": steps}
+        proof = None if self.proof is None else asdict(self.proof)
+        return {**vars(self), "prefix": list(self.prefix), "cause": str(self.cause), "steps": steps, "proof": proof}
 
 
 def trace(
@@ -87,12 +91,14 @@ def trace(
     seed: int = 0,
     index: int = 0,
     stop: Stop | None = None,
+    prove: Prove | None = None,
     watch: Watch = ignore,
 ) -> Trace:
     """Decode one context, and say at each step how probable eos was, and which rule removed it, if any did.
 
     prefix     token ids
     seed       decides every draw, with the index: the tokens are those of `eosin.decode` with `indices=[index]`
+    prove      may prove that decoding never ends, which ends it; nothing does by default
     watch      gets the event "step", at most twice `max_steps` times
 
     The other arguments are those of `eosin.decode`.
@@ -102,7 +108,7 @@ def trace(
     if not isinstance(parsed, Traceable):
         raise BadInput(f"decoder must have `kept` and `rule` to be traced; {type(parsed).__name__} has not")
     with eval_mode(model):
-        (made,) = unroll(job, parsed, watch=watch)
+        (made,) = unroll(job, parsed, watch=watch, prove=prove)
         replay = Replay(parsed, made.tokens.tolist())
         list(unroll(replace(job, max_steps=len(made.tokens), stop=None), replay, watch=watch))
     return Trace(
@@ -114,6 +120,7 @@ def trace(
         cause=made.cause,
         last_step=made.steps,
         steps=tuple(replay.steps),
+        proof=made.proof,
     )
 
 

@@ -17,6 +17,7 @@ from transformers.utils.hub import has_file
 from transformers.utils.logging import disable_progress_bar
 
 import eosin.hub.heads  # noqa: F401 (registers models with self-terminating heads)
+from eosin.devices import choose_dtype
 from eosin.errors import BadInput
 from eosin.hub.attention import use_grouped_attention
 from eosin.hub.causal_lm import CausalLM
@@ -135,22 +136,30 @@ def load_causal(
     name: str,
     *,
     device: torch.device | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     eos_ids: Sequence[int] = (),
     trust_remote_code: bool = False,
 ) -> tuple[CausalLM, Words]:
-    """A causal language model and its tokenizer. By default, every token that the model names as eos ends a text."""
+    """A causal language model and its tokenizer.
+
+    By default the weights keep their precision, as far as the device can multiply in it, and every token that the model
+    names as eos ends a text.
+    """
+    device = device or torch.device("cpu")
     place, more = locate(name, trust_remote_code)
     words = load_words(name, trust_remote_code)
+    own = torch.float32 if "gguf_file" in more else "auto"  # the weights of a .gguf file are integers
     with explain_errors(name), hide_bars():
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **more)
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype or own, **more)
     if "gguf_file" in more:
         # the weights are dequantised now, and can be saved
         model.hf_quantizer = None  # type: ignore[assignment]
         vars(model.config).pop("quantization_config", None)
     use_grouped_attention(model)
     named = join_endings(find_endings(words.inner, model.config, model.generation_config))
-    return CausalLM(model.eval().to(device or "cpu"), tuple(eos_ids) or named), words
+    if dtype is None and choose_dtype(model.dtype, device) is not model.dtype:
+        model = model.float()
+    return CausalLM(model.eval().to(device), tuple(eos_ids) or named), words
 
 
 @contextmanager

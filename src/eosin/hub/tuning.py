@@ -100,7 +100,8 @@ class Tuned:
 
     def build(self, seed: int = 0) -> CausalLM:
         """The model with pretrained weights, whatever the seed."""
-        model, _ = load_causal(self.pretrained.model, trust_remote_code=self.pretrained.trust_remote_code)
+        remote = self.pretrained.trust_remote_code
+        model, _ = load_causal(self.pretrained.model, dtype=torch.float32, trust_remote_code=remote)
         if keeps_softmax(build_head(self.head)):
             return CausalLM(model.model, model.eos_ids)
         return CausalLM(add_head(model.model, eos_ids=model.eos_ids, count_prompt=True, **self.head), model.eos_ids)

@@ -18,8 +18,6 @@ from eosin.settings import Table, build, build_kind, resolve, resolve_kind
 from eosin.storage.tensors import load_tensors, save_tensors
 
 CONFIG, WEIGHTS = "config.toml", "weights.safetensors"
-TWINS = {"demo": ("demo", "demo-st"), "demo-lstm": ("demo-lstm", "demo-lstm-st")}
-"""Runs that come with the package and are audited together."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,10 @@ def _format_interval(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f} to {ends[1]:.2f}"
 
 
-MEAN_LENGTH: Measure = (Column("mean length", format_one_decimal), _describe_length(lambda lengths: lengths.mean))
+MEAN_LENGTH: Measure = (
+    Column("mean length of ended", format_one_decimal),
+    _describe_length(lambda lengths: lengths.mean),
+)
 RATIO: list[Measure] = [
     (Column("r_L (%)", format_two_decimals), lambda record: to_percent(record.ratio)),
     (

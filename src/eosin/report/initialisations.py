@@ -64,7 +64,8 @@ def tabulate_models(records: Sequence[Record]) -> Table:
     names = name_models(records)
     signatures = list(rows.values())
     facts = find_differing_facts(signatures, ignoring={"model", "initialisation", "settings", "weights"})
-    subject = "r_L (%), mean ± standard deviation across initialisations"
+    has_deviations = any(len(of_model) > 1 for of_model in ratios.values())
+    subject = "r_L (%)" + (", mean ± standard deviation across initialisations" if has_deviations else "")
     return Table(
         columns=(
             *(Column(name, left=True) for name in [*facts, "decoder"]),

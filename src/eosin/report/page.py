@@ -44,7 +44,7 @@ class Page:
     sources: Sequence[str] = ()
     """Where the numbers come from."""
     summary: Sequence[Table] = ()
-    """Tables that the page begins with."""
+    """Tables at the top of the page."""
     digest: str = ""
     """Of the sources; it changes when the page has to be rendered again."""
 

@@ -1,0 +1,105 @@
+"""Completions as JSON lines and for people, and the file of those that an audit made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from eosin.contracts import Decoder
+from eosin.decoding.loops import Tail, tail_of
+from eosin.errors import BadInput
+from eosin.events import Event, Watch, ignore
+from eosin.outcome import Completion, Proof
+from eosin.records.record import Record, read_records
+from eosin.records.signature import ALL
+from eosin.storage.files import write_text
+from eosin.storage.json_lines import read_lines
+
+
+def to_table(completion: Completion, decoder: Decoder, tokenizer: Any) -> dict[str, Any]:
+    """A completion for machines."""
+    tokens = completion.tokens.tolist()
+    tail = tail_of(completion)
+    return {
+        "decoder": str(decoder),
+        "context": completion.index,
+        "cause": completion.cause,
+        "steps": completion.steps,
+        "log_prob": completion.log_prob,
+        "cycle": None if completion.proof is None else completion.proof.cycle,
+        "loop": None if tail is None else {**vars(tail), "before": tokenizer.decode(tokens[: tail.onset - 1])},
+        "text": tokenizer.decode(tokens),
+        "tokens": tokens,
+    }
+
+
+def describe_loop(tail: Tail, proof: Proof | None) -> str:
+    known = "seen, not proved" if proof is None else f"proved infinite: {proof.by}"
+    return f"repeats from step {tail.onset:,} with period {tail.period} ({known})"
+
+
+@contextmanager
+def write_completions(path: Path | None, records: Path | None, tokenizer: Any) -> Iterator[Watch]:
+    """A watch that appends each completion to a file.
+
+    Completions of finished shards, which are not decoded again, stay in the file; all others will come again.
+    """
+    if path is None:
+        yield ignore
+        return
+    counted = find_counted(records)
+    missing = len(counted) - len(read_completions(path, counted))
+    if missing > 0:
+        sys.stderr.write(
+            f"eosin audit: {missing:,} completions were counted before and are not in {path}; "
+            "to have them all, name another file of records (--out)\n"
+        )
+    file: IO[str] | None = None
+
+    def watch(event: Event) -> None:
+        nonlocal file
+        if event.kind != "completion":
+            return
+        if file is None:  # not before the first completion: until then another audit may be writing
+            kept = read_completions(path, find_counted(records))
+            write_text(path, "".join(line + "\n" for line in kept))
+            file = path.open("a", encoding="utf-8", buffering=1)  # a line is there before its shard is recorded
+        file.write(json.dumps(to_table(**event.facts, tokenizer=tokenizer), ensure_ascii=False) + "\n")
+
+    try:
+        yield watch
+    finally:
+        if file:
+            file.close()
+
+
+def read_completions(path: Path, contexts: set[tuple[str, int]]) -> list[str]:
+    """The lines of a file that are completions of these contexts."""
+    lines = read_lines(path, "completions") if path.exists() else ()
+    return [line for line in lines if is_of(line, path, contexts)]
+
+
+def find_counted(records: Path | None) -> set[tuple[str, int]]:
+    """Decoder and number of each context that has been counted."""
+    finished = list(read_records(records)) if records and records.exists() else []
+    return {(record.signature.decoder, context) for record in finished for context in list_contexts(record)}
+
+
+def list_contexts(record: Record) -> range:
+    if record.signature.shard == ALL:
+        return range(record.counts.contexts)
+    first, last = map(int, record.signature.shard.split("-"))
+    return range(first, last + 1)
+
+
+def is_of(line: str, path: Path, contexts: set[tuple[str, int]]) -> bool:
+    """Whether a line is the completion of one of these contexts."""
+    try:
+        completion = json.loads(line)
+        return (completion["decoder"], completion["context"]) in contexts
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadInput(f"{path} is not a file of completions, and is left as it is: {error}") from error

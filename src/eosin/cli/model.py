@@ -1,0 +1,241 @@
+"""The model of a command: its options, how it is opened, and the contexts that it continues."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eosin.auditing.audit import first_prefixes, largest_batch
+from eosin.contracts import Decoder
+from eosin.data.prompts import read_prompts
+from eosin.data.sources import CONTEXTS
+from eosin.data.tokenizer import PAD_ID
+from eosin.decoding.batch_invariance import is_steady
+from eosin.decoding.job import Job, Prefixes, check_whole
+from eosin.decoding.spec import parse_decoder
+from eosin.decoding.stopping import StopStrings
+from eosin.devices import PRECISIONS, choose_device
+from eosin.errors import BadInput
+from eosin.loading import HUB, import_hub, open_run
+from eosin.proofs.prover import Prover, prover_of
+from eosin.storage.files import audit_folder
+from eosin.training.run import Run
+
+DTYPES = {**PRECISIONS, "float64": torch.float64}
+MOST_RANDOM = 1_000_000
+"""Random contexts are drawn from the first one on, so there has to be a last one."""
+SOURCES = ("context", "prompt", "prompts")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model on its device, with its tokenizer."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    """With `decode` and `spell`."""
+    encode_prompts: Callable[[Sequence[str]], Prefixes]
+    stop: StopStrings | None
+    run: Run | None = None
+    """None of a model of Hugging Face."""
+
+    @property
+    def dtype(self) -> str:
+        """The precision of the weights."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def audits(self) -> Path:
+        """The folder for records."""
+        beside = self.run.audits if self.run else None
+        return beside or audit_folder(self.name)
+
+    def describe(self) -> dict[str, Any]:
+        """The part of a record's signature that names the model."""
+        return self.run.origin if self.run else {"run": self.audits.name}
+
+    def contexts(self, split: str, count: int | None, seed: int) -> Tensor:
+        """The first `count` contexts of a split of the run's corpus."""
+        if self.run is None:
+            raise BadInput(f"{self.name} comes without a corpus: give prompts of your own (--prompts FILE)")
+        return self.run.corpus.contexts(split, count, seed)
+
+    def context(self, split: str, number: int, seed: int) -> Tensor:
+        """The context that has this number in an audit, as one row."""
+        count = MOST_RANDOM if split == "random" else len(self.contexts(split, None, seed))
+        if number not in range(count):
+            raise BadInput(f"context must be a number from 0 to {count - 1}, the last one of {split}, got {number}")
+        return self.contexts(split, number + 1, seed)[number:]
+
+    def decode_prefix(self, prefix: Sequence[int]) -> str:
+        """The text of a prefix without its padding."""
+        has_padding = self.run is not None and not self.run.is_fine_tuned
+        return self.tokenizer.decode([token for token in prefix if not (has_padding and token == PAD_ID)])
+
+
+# options
+
+
+def add_model_options(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The model and how it is read; returns the group of options for hf: models."""
+    verb.add_argument(
+        "model", metavar="MODEL", help="a run directory, demo, demo-lstm, or hf: and a model folder, .gguf or hub id"
+    )
+    verb.add_argument(
+        "--dtype",
+        choices=list(DTYPES),
+        help="precision of the weights (default: the model's own; bfloat16 and float16 are read as float32 on a CPU "
+        "that cannot multiply them)",
+    )
+    hub = verb.add_argument_group("for hf: models only")
+    hub.add_argument(
+        "--eos", type=int, nargs="+", metavar="ID", help="the tokens that end a text (default: all the model names)"
+    )
+    hub.add_argument("--trust-remote-code", action="store_true", help="run code from the model folder")
+    return hub
+
+
+def add_decoding_options(verb: argparse.ArgumentParser, *sources: str) -> None:
+    """What decides a decoding, apart from the decoder. `sources` are those of SOURCES that the command offers."""
+    hub = add_model_options(verb)
+    hub.add_argument("--chat", action="store_true", help="put prompts into the chat template")
+    hub.add_argument("--prompt-tokens", type=int, metavar="N", help="read only the first N tokens of each prompt")
+    verb.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    verb.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="STRING",
+        help="end a completion at this string; may be repeated (default: those of the generation config; '' for none)",
+    )
+    verb.add_argument("--max-steps", type=int, default=1500, metavar="L", help="longest completion (default: 1500)")
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
+    verb.add_argument("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
+    verb.add_argument("--contexts", choices=CONTEXTS, help="take contexts from this part of the corpus (default: test)")
+    verb.set_defaults(**dict.fromkeys(SOURCES))
+    exclusive = verb.add_mutually_exclusive_group()
+    if "context" in sources:
+        exclusive.add_argument("--context", type=int, metavar="N", help="take context N, counted from 0 as in audits")
+    if "prompt" in sources:
+        exclusive.add_argument("--prompt", metavar="TEXT", help="continue this text")
+    if "prompts" in sources:
+        exclusive.add_argument("--prompts", type=Path, metavar="FILE", help="continue each line of a UTF-8 text file")
+
+
+def add_decoder_option(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--decoder", "--decoders", default="greedy", metavar="DECODER", help="as nucleus:0.9 (default: greedy)"
+    )
+
+
+def parse_decoders(text: str) -> list[Decoder]:
+    """Comma-separated specifications. A comma before `name=value` belongs to the specification."""
+    return [parse_decoder(spec.strip()) for spec in re.split(r",(?!\s*[a-z]+=)", text) if spec.strip()]
+
+
+def parse_one_decoder(text: str) -> Decoder:
+    decoders = parse_decoders(text)
+    if len(decoders) != 1:
+        raise BadInput(f"--decoder names one decoder, got {text!r}; `eosin audit` compares several")
+    return decoders[0]
+
+
+# opening
+
+
+def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
+    """The model that a command names. Commands that do not decode lack some of the options."""
+    given = {"device": "cpu", "stop": [], "chat": False, "prompt_tokens": None, **vars(options)}
+    device, dtype = choose_device(given["device"]), DTYPES.get(options.dtype)
+    if name.startswith(HUB):
+        return open_hub_model(name, given, device, dtype)
+    for option in ("eos", "trust_remote_code", "chat", "prompt_tokens"):
+        if given[option] not in (None, False):
+            raise BadInput(
+                f"--{option.replace('_', '-')} is for {HUB} models, and {name} is a trained run: leave it out"
+            )
+    run = open_run(name)
+    return LoadedModel(
+        name=name,
+        model=run.model.to(device, dtype),
+        tokenizer=run.tokenizer,
+        encode_prompts=partial(encode_run_prompts, run, options.verb),
+        stop=parse_stop_strings(given["stop"], run.tokenizer),
+        run=run,
+    )
+
+
+def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
+    chat, most = given["chat"], given["prompt_tokens"]
+    if most is not None and most < 1:
+        raise BadInput(f"--prompt-tokens must be at least 1, got {most}")
+    model, words = import_hub("loading").load_causal(
+        name.removeprefix(HUB),
+        device=device,
+        dtype=dtype,
+        eos_ids=given["eos"] or (),
+        trust_remote_code=given["trust_remote_code"],
+    )
+    return LoadedModel(
+        name=name,
+        model=model,
+        tokenizer=words,
+        encode_prompts=lambda texts: words.encode_prompts(texts, chat, most),
+        stop=parse_stop_strings(given["stop"] or model.stop_strings, words),
+    )
+
+
+def parse_stop_strings(strings: Sequence[str], tokenizer: Any) -> StopStrings | None:
+    """A single empty string means none."""
+    return StopStrings(tuple(strings), tokenizer.decode) if list(strings) not in ([], [""]) else None
+
+
+def encode_run_prompts(run: Run, verb: str, texts: Sequence[str]) -> Prefixes:
+    """Prompts as contexts of the run. Notes on standard error say what was lost."""
+    prompts = run.encode_prompts(texts)
+    if prompts.unknown:
+        sys.stderr.write(f"eosin {verb}: {prompts.unknown} words are not in the vocabulary; they are read as <unk>\n")
+    if prompts.shortened:
+        sys.stderr.write(
+            f"eosin {verb}: {prompts.shortened} of {len(texts)} prompts are longer than a context; "
+            f"only their last {run.settings.data.context} tokens are read\n"
+        )
+    return prompts.contexts
+
+
+# contexts
+
+
+def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int | None) -> Prefixes:
+    """The contexts or prompts that the options name; of contexts and of the lines of a file, the first `count`."""
+    if count is not None and count < 1:
+        raise BadInput(f"--count must be at least 1, got {count}")
+    check_whole("seed", options.seed, 0, 2**64)
+    if options.contexts is not None and (options.prompt is not None or options.prompts is not None):
+        raise BadInput("--contexts names a part of the corpus; prompts take its place, so leave it out")
+    if options.prompt is not None:
+        return loaded.encode_prompts([options.prompt])
+    if options.prompts is not None:
+        return loaded.encode_prompts(read_prompts(options.prompts)[:count])
+    split = options.contexts or "test"
+    if options.context is not None:
+        return loaded.context(split, options.context, options.seed)
+    return loaded.contexts(split, count, options.seed)
+
+
+def create_prover(job: Job, decoder: Decoder, options: argparse.Namespace) -> Prover | None:
+    """The prover that an audit of this job has."""
+    if options.no_proofs or job.stop is not None:
+        return None
+    steady = is_steady(job.model, first_prefixes(job.contexts), largest_batch(job, [decoder]))
+    return prover_of(job.model, decoder, steady)
