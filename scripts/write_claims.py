@@ -2,7 +2,7 @@
 
     python scripts/write_claims.py [--check]
 
-With --check nothing is written; the exit code is 1 if the table in the document is not the one that would be written.
+With --check nothing is written. The exit code is 1 if the document has another table than the records give.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from eosin.paper.claims import Judgement, compare_results, judge_all
+from eosin.paper.claims import TOKENIZATIONS, Judgement, Verdict, compare_results, judge_all
 from eosin.paper.exhibits import load_exhibit
 from eosin.paper.plan import Plan
 from eosin.paper.presets import load_preset
@@ -18,27 +18,28 @@ from eosin.paper.results import Results
 from eosin.report.tables import render_markdown
 
 ROOT = Path(__file__).parents[1]
-DOCUMENT = ROOT / "docs" / "reproducing.md"
+DOCUMENT, RESULTS = ROOT / "docs" / "reproducing.md", ROOT / "results"
 BEGIN, END = "<!-- claims -->", "<!-- end of claims -->"
-SHOWN = {
-    "`seeds`, ten initialisations": ("seeds", "bpe"),
-    "`small`, BPE": ("small", "bpe"),
-    "`small`, words": ("small", "word"),
-    "`quick`": ("quick", "bpe"),
-    "`smollm2`": ("smollm2", "bpe"),
-}
 
 
-def judge_folder(name: str, tokenization: str) -> list[Judgement]:
+def judge_folder(name: str) -> dict[str, list[Judgement]]:
+    """The judgements of each tokenization of which anything is measured."""
     preset = load_preset(name)
     exhibits = tuple(load_exhibit(each, preset.tokenization) for each in preset.exhibits)
-    plan = Plan(preset, exhibits, tuple(range(preset.initialisations)))
-    return judge_all(plan, Results(ROOT / "results" / name)).get(tokenization, [])
+    judged = judge_all(Plan(preset, exhibits, tuple(range(preset.initialisations))), Results(RESULTS / name))
+    return {
+        f"{name}, {TOKENIZATIONS[tokenization]}": judgements
+        for tokenization, judgements in judged.items()
+        if any(each.verdict is not Verdict.NOT_MEASURED for each in judgements)
+    }
 
 
 def render_table() -> str:
-    found = {title: judge_folder(*where) for title, where in SHOWN.items() if (ROOT / "results" / where[0]).is_dir()}
-    return render_markdown(compare_results(found))
+    """A column for each folder of results and tokenization."""
+    judged: dict[str, list[Judgement]] = {}
+    for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
+        judged |= judge_folder(folder.name)
+    return render_markdown(compare_results(judged))
 
 
 def main(check: bool) -> None:
@@ -47,10 +48,10 @@ def main(check: bool) -> None:
     _, end, after = rest.partition(END)
     if not (begin and end):
         sys.exit(f"{DOCUMENT} lacks {BEGIN} or {END}")
-    written = f"{before}{BEGIN}\n\n{render_table()}\n\n{END}{after}"
+    new = f"{before}{BEGIN}\n\n{render_table()}\n\n{END}{after}"
     if check:
-        sys.exit(0 if written == text else f"the claims in {DOCUMENT} are not those of the records")
-    DOCUMENT.write_text(written, encoding="utf-8")
+        sys.exit(0 if new == text else f"the claims in {DOCUMENT} are not those of the records")
+    DOCUMENT.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1177,14 +1177,26 @@ def test_committed_tables_are_what_the_committed_records_render_to(folder: Path,
     assert {path.name for path in (made / "tables").iterdir()} == {path.name for path in (folder / "tables").iterdir()}
 
 
-def test_a_page_counts_the_stars_and_names_every_head():
-    chosen = load_preset("quick")
-    plan = Plan(chosen, tuple(load_exhibit(name, chosen.tokenization) for name in chosen.exhibits), (0,))
-    said = [each.text for each in build_page(Reproduction(plan, Results(RESULTS / "quick"))).verdict]
-    rows = [line for line in (RESULTS / "quick" / "README.md").read_text().splitlines() if line.startswith("|")]
-    stars = sum(row.count("\\*") for row in rows)
+def read_verdict(name: str, results: Path) -> list[str]:
+    """The sentences of the page of a preset."""
+    chosen = load_preset(name)
+    plan = Plan(chosen, tuple(load_exhibit(each, chosen.tokenization) for each in chosen.exhibits), (0,))
+    return [each.text for each in build_page(Reproduction(plan, Results(results))).verdict]
+
+
+def read_rows(name: str) -> list[str]:
+    """The rows of all tables of a committed README.md."""
+    return [line for line in (RESULTS / name / "README.md").read_text().splitlines() if line.startswith("|")]
+
+
+def test_a_page_counts_the_stars():
+    stars = sum(row.count("\\*") for row in read_rows("with-unk"))
     assert stars > 0
-    assert any(f"{stars} of " in line for line in said)
+    assert any(f"{stars} of " in line for line in read_verdict("with-unk", RESULTS / "with-unk"))
+
+
+def test_a_page_names_every_head():
+    said, rows = read_verdict("quick", RESULTS / "quick"), read_rows("quick")
     heads = load_exhibit("table-3-bpe").models
     measured = [each for each in heads if any(f"| {each.head} " in row for row in rows) and each.head != "softmax"]
     assert len(measured) == 4
@@ -1196,10 +1208,8 @@ def test_a_page_counts_the_stars_and_names_every_head():
         assert ended == ("| 0.00 (" in re.sub(" +", " ", row))
 
 
-def test_what_nothing_is_known_of_is_named_once(tmp_path: Path):
-    chosen = load_preset("with-unk")
-    plan = Plan(chosen, tuple(load_exhibit(name, chosen.tokenization) for name in chosen.exhibits), (0,))
-    said = " ".join(each.text for each in build_page(Reproduction(plan, Results(tmp_path))).verdict)
+def test_a_missing_run_is_named_once(tmp_path: Path):
+    said = " ".join(read_verdict("with-unk", tmp_path))
     assert said.count("Not run") == said.count("bpe-lstm-softmax") == 1
 
 

@@ -86,10 +86,9 @@ class Judgement:
     paper: str = ""
 
     @property
-    def summary(self) -> str:
-        """The verdict, and our number without its interval."""
-        number = self.ours.partition(" (")[0]
-        return f"{self.verdict}: {number}" if number else str(self.verdict)
+    def summary(self) -> str | None:
+        """The verdict, and our number without its interval; None if nothing is measured."""
+        return f"{self.verdict}: {self.ours.partition(' (')[0]}" if self.ours else None
 
 
 def load_claims(tokenization: str) -> list[Claim]:

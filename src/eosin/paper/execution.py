@@ -281,9 +281,11 @@ def trace_examples(runner: Runner, piece: TraceExamples) -> Outcome:
     for name, decoder in piece.decodings:
         run = runner.open_run(name)
         model, prefixes = runner.load_model(run), run.corpus.contexts("test")[chosen]
-        for completion, steps in trace_completions(model, prefixes, decoder, chosen, piece.max_steps, runner.watch):
-            prefix = run.tokenizer.decode(prefixes[chosen.index(completion.index)].tolist())
-            examples.append(build_example(name, decoder, prefix, completion, steps, run.tokenizer))
+        with use_threads(runner.threads or 1):  # for so few rows a second thread only waits
+            traced = list(trace_completions(model, prefixes, decoder, chosen, piece.max_steps, runner.watch))
+        for prefix, (completion, steps) in zip(prefixes.tolist(), traced, strict=True):
+            text = run.tokenizer.decode(prefix)
+            examples.append(build_example(name, decoder, text, completion, steps, run.tokenizer))
     path = runner.results.folder / piece.file
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(msgspec.to_builtins(example), ensure_ascii=False) for example in examples]
