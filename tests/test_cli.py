@@ -177,7 +177,10 @@ BAD = {
     "another corpus": (["prepare", "text.txt", "--tokenization", "bpe", "--out", "data/there"], "holds another corpus"),
     "a file as corpus": (["prepare", "text.txt", "--out", "text.txt"], "is not a prepared corpus"),
     "audit of nothing": (["audit", "nowhere"], "nowhere is not a run directory"),
-    "audit of no context": (["audit", "done", "--count", "0"], "--count must be at least 1, got 0"),
+    "audit of no context": (
+        ["audit", "done", "--count", "0"],
+        "argument --count: must be a whole number of at least 1, got '0'",
+    ),
     "audit of no step": (["audit", "done", "--max-steps", "0"], "max_steps must be a whole number from 1"),
     "audit by no decoder": (["audit", "done", "--decoders", ","], "name at least one decoder"),
     "audit by a misspelt decoder": (["audit", "done", "--decoders", "gredy"], "did you mean 'greedy'?"),

@@ -12,7 +12,7 @@ from texts import real_sentences, small_corpus, write_lines
 
 import eosin
 from eosin.causes import Cause
-from eosin.cli.decode import Decoded, abridge, format_completion
+from eosin.cli.decode import Decoding, abridge, format_completion
 from eosin.cli.model import LoadedModel
 from eosin.cli.terminal import printable
 from eosin.cli.trace import describe_outcome
@@ -115,7 +115,7 @@ def test_nothing_is_sent_to_the_terminal_that_it_would_obey(trained: Path, capsy
     (red,) = next(iter(tokenizer.encode([RED])))
     completion = Completion(0, torch.tensor([red, 5]), Cause.LIMIT, 2, -1.0)
     loaded = LoadedModel("word", None, tokenizer, list, None)
-    decoded = Decoded(loaded, parse_decoder("greedy"), {0: [red]}, [completion])
+    decoded = Decoding(loaded, parse_decoder("greedy"), {0: [red]}, [completion])
     _, text, _ = format_completion(completion, decoded, full=True)
     assert text.startswith(r"    \x1b[31mred ")
     for verb in ("decode", "trace"):
@@ -255,7 +255,7 @@ BAD = {
     "eos in the prompt": (["--prompt", "a <eos> b"], "word", "contains '<eos>', which is a special token"),
 }
 BAD_DECODE = {
-    "no context": (["--count", "0"], "word", "--count must be at least 1, got 0"),
+    "no context": (["--count", "0"], "word", "argument --count: must be a whole number of at least 1, got '0'"),
     "so many prompts": (["--prompt", "a", "--count", "2"], "word", "--count is for contexts of the corpus"),
     "no file": (["--prompts", "nowhere.txt"], "word", "No such file"),
     "not UTF-8": (["--prompts", "latin.txt"], "word", "latin.txt is not UTF-8 text"),
@@ -271,7 +271,7 @@ BAD_TRACE = {
         "context must be a number from 0 to 5, the last one of test, got 6",
     ),
     "before the first": (["--context", "-1"], "word", "context must be a number from 0 to 5"),
-    "last of none": (["--last", "0"], "word", "--last must be at least 1, got 0"),
+    "last of none": (["--last", "0"], "word", "argument --last: must be a whole number of at least 1, got '0'"),
     "prompt and split": (["--prompt", "a", "--contexts", "train"], "word", "prompts take its place, so leave it out"),
     "two lengths": (["--last", "3", "--all"], "word", "not allowed with argument"),
 }

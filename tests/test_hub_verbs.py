@@ -85,7 +85,7 @@ def test_nonsense_is_one_line(folder: Path, prompts: Path, tmp_path: Path, capsy
     some = ["--prompts", str(prompts), "--max-steps", "10", "--decoders", "greedy"]
     for model, more, said in (
         (tmp_path / "empty", some, "holds no model: it has no config.json"),
-        (folder, [*some, "--prompt-tokens", "0"], "must be at least 1"),
+        (folder, [*some, "--prompt-tokens", "0"], "must be a whole number of at least 1"),
         ("no/such-model-anywhere", some, "a hub id that is not in the cache?"),
         (plain, some, "no token ends a sequence"),
         (plain, [*some, "--eos", "2", "--chat"], "no chat template"),

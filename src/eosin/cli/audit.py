@@ -14,6 +14,7 @@ from typing import Any
 from eosin.auditing.audit import Audit, audit
 from eosin.cli.completions import write_completions
 from eosin.cli.model import LoadedModel, add_decoding_options, choose_prefixes, open_model, parse_decoders
+from eosin.cli.numbers import real_number, whole_number
 from eosin.cli.progress import count_events
 from eosin.errors import BadInput
 from eosin.events import Event
@@ -42,45 +43,39 @@ FAILURES = {"ratio": "r_L", "lower": "the lower end of the 95% interval", "upper
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
     add_decoding_options(verb, "prompts")
-    verb.add_argument(
+    add(
         "--decoders",
         "--decoder",
         metavar="LIST",
         help="comma-separated decoders (default: the paper's eight; for demo five)",
     )
-    verb.add_argument("--count", type=int, metavar="N", help=f"how many contexts (default: all; demo: {DEMO_COUNT})")
-    verb.add_argument("--pool", type=int, metavar="N", help="rows decoded at a time (default: 1024; hf: models 64)")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="file of records (default: a name in audits/)")
-    verb.add_argument(
+    add("--count", type=whole_number(1), metavar="N", help=f"how many contexts (default: all; demo: {DEMO_COUNT})")
+    add("--pool", type=int, metavar="N", help="rows decoded at a time (default: 1024; hf: models 64)")
+    add("--out", type=Path, metavar="FILE", help="file of records (default: a name in audits/)")
+    add(
         "--completions",
         type=Path,
         metavar="FILE",
         help="write each completion there as a JSON line; for a proved loop, the tokens so far and the cycle",
     )
-    verb.add_argument(
+    add(
         "--survival",
         action="store_true",
         help="estimate the ratio along paths without eos instead of counting: for samplers and small ratios",
     )
-    verb.add_argument(
-        "--fail-above", type=parse_ratio, metavar="RATIO", help="exit with 1 if r_L of a decoder is above this"
+    add(
+        "--fail-above",
+        type=real_number(0, 1, "a ratio from 0 to 1, as in 0.01"),
+        metavar="RATIO",
+        help="exit with 1 if r_L of a decoder is above this",
     )
-    verb.add_argument(
+    add(
         "--fail-on",
         choices=list(FAILURES),
         help="compare --fail-above with the ratio (default), or with the lower or upper end of its 95%% interval",
     )
-
-
-def parse_ratio(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"must be a ratio from 0 to 1, as in 0.01; got {text!r}")
-    return number
 
 
 def run(options: argparse.Namespace) -> None:
@@ -108,8 +103,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    if options.count is not None and options.count < 1:
-        raise BadInput(f"--count must be at least 1, got {options.count}")
     if options.fail_on is not None and options.fail_above is None:
         raise BadInput(f"--fail-on {options.fail_on} needs a limit: --fail-above RATIO")
     for key in FILES:

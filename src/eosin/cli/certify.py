@@ -34,12 +34,13 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
     add_model_options(verb)
-    verb.add_argument("decoders", metavar="DECODER", nargs="*", help="as greedy or nucleus:0.2 (default: greedy)")
-    verb.add_argument("--budget", type=int, metavar="N", help="propose what makes decoding end within N steps")
-    verb.add_argument("--check", type=Path, metavar="FILE", help="repeat the proofs of this file of certificates")
-    verb.add_argument("--floor-epsilon", type=float, metavar="E", help="certify the model with this floor under it")
-    verb.add_argument("--floor-grace", type=int, metavar="N", help="steps that the floor leaves alone (default: 0)")
+    add("decoders", metavar="DECODER", nargs="*", help="as greedy or nucleus:0.2 (default: greedy)")
+    add("--budget", type=int, metavar="N", help="propose what makes decoding end within N steps")
+    add("--check", type=Path, metavar="FILE", help="repeat the proofs of this file of certificates")
+    add("--floor-epsilon", type=float, metavar="E", help="certify the model with this floor under it")
+    add("--floor-grace", type=int, metavar="N", help="steps that the floor leaves alone (default: 0)")
 
 
 def run(options: argparse.Namespace) -> None:

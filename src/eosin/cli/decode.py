@@ -20,6 +20,7 @@ from eosin.cli.model import (
     open_model,
     parse_one_decoder,
 )
+from eosin.cli.numbers import whole_number
 from eosin.cli.progress import count_events
 from eosin.cli.terminal import printable
 from eosin.contracts import Decoder
@@ -49,11 +50,12 @@ FIRST, LAST = 60, 20
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
     add_decoding_options(verb, "context", "prompt", "prompts")
     add_decoder_option(verb)
-    verb.add_argument("--count", type=int, metavar="N", help=f"how many contexts (default: {COUNT}) or prompts (all)")
-    verb.add_argument("--full", action="store_true", help="show every token of every completion")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="write completions there, one JSON line each")
+    add("--count", type=whole_number(1), metavar="N", help=f"how many contexts (default: {COUNT}) or prompts (all)")
+    add("--full", action="store_true", help="show every token of every completion")
+    add("--out", type=Path, metavar="FILE", help="write completions there, one JSON line each")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -66,17 +68,17 @@ def run(options: argparse.Namespace) -> None:
         return
     names = TWINS.get(options.model, (options.model,))
     for name in names:
-        decoded = decode_model(name, options)
+        decoding = decode_model(name, options)
         if len(names) > 1:
             print(f"{name}\n")
-        for completion in decoded.completions:
-            print("\n".join(format_completion(completion, decoded, options.full)))
+        for completion in decoding.completions:
+            print("\n".join(format_completion(completion, decoding, options.full)))
     if len(names) > 1:
         print(f"`eosin audit {options.model}` counts how often decoding does not end")
 
 
 @dataclass(frozen=True)
-class Decoded:
+class Decoding:
     """What a decoder made of the contexts of one model."""
 
     loaded: LoadedModel
@@ -87,7 +89,7 @@ class Decoded:
     """In the order of the contexts."""
 
 
-def decode_model(name: str, options: argparse.Namespace) -> Decoded:
+def decode_model(name: str, options: argparse.Namespace) -> Decoding:
     decoder = parse_one_decoder(options.decoder)
     loaded = open_model(name, options)
     in_corpus = options.prompt is None and options.prompts is None
@@ -99,7 +101,7 @@ def decode_model(name: str, options: argparse.Namespace) -> Decoded:
     pools = math.ceil(len(job.contexts) * decoder.rows_per_context / job.pool)
     with count_events("step", pools * job.max_steps) as watch:
         completions = list(complete(job, decoder, watch=watch, prove=create_prover(job, decoder, options)))
-    return Decoded(
+    return Decoding(
         loaded=loaded,
         decoder=decoder,
         prefixes={context.index: context.prefix.tolist() for context in job.contexts},
@@ -107,31 +109,31 @@ def decode_model(name: str, options: argparse.Namespace) -> Decoded:
     )
 
 
-def write(decoded: Decoded, options: argparse.Namespace) -> None:
+def write(decoding: Decoding, options: argparse.Namespace) -> None:
     """For machines: a JSON line for each completion."""
-    lines = [json.dumps(to_json(completion, decoded)) for completion in decoded.completions]
+    lines = [json.dumps(to_json(completion, decoding)) for completion in decoding.completions]
     if options.out is not None:
         write_text(options.out, "".join(line + "\n" for line in lines))
     if options.json:
         print("\n".join(lines))
     else:
-        ended = sum(each.terminated for each in decoded.completions)
+        ended = sum(each.terminated for each in decoding.completions)
         print(f"{ended:,} of {len(lines):,} completions ended; all of them: {options.out}")
 
 
-def to_json(completion: Completion, decoded: Decoded) -> dict[str, Any]:
-    prefix = decoded.prefixes[completion.index]
-    table = to_table(completion, decoded.decoder, decoded.loaded.tokenizer)
-    return table | {"prefix": decoded.loaded.decode_prefix(prefix), "prefix_tokens": prefix}
+def to_json(completion: Completion, decoding: Decoding) -> dict[str, Any]:
+    prefix = decoding.prefixes[completion.index]
+    table = to_table(completion, decoding.decoder, decoding.loaded.tokenizer)
+    return table | {"prefix": decoding.loaded.decode_prefix(prefix), "prefix_tokens": prefix}
 
 
-def format_completion(completion: Completion, decoded: Decoded, full: bool) -> Iterator[str]:
+def format_completion(completion: Completion, decoding: Decoding, full: bool) -> Iterator[str]:
     """For people: the context, how it continues, and how that ended."""
-    tokenizer = decoded.loaded.tokenizer
+    tokenizer = decoding.loaded.tokenizer
     text = tokenizer.decode(completion.tokens.tolist()) if full else abridge(completion, tokenizer)
     tail = tail_of(completion)
     loop = "" if tail is None else f"; {describe_loop(tail, completion.proof)}"
-    yield f"[{completion.index}] {printable(decoded.loaded.decode_prefix(decoded.prefixes[completion.index]))}"
+    yield f"[{completion.index}] {printable(decoding.loaded.decode_prefix(decoding.prefixes[completion.index]))}"
     yield f"    {printable(text)}"
     yield f"    {completion.cause} at step {completion.steps}, log-probability {completion.log_prob:.2f}{loop}\n"
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eosin.cli.numbers import whole_number
 from eosin.cli.terminal import printable
 from eosin.errors import BadInput
 
@@ -26,17 +27,14 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("model", metavar="MODEL", help="a model folder, a .gguf file or a hub id")
-    verb.add_argument(
-        "--train", type=Path, metavar="FILE", help="texts, one a line, or JSON lines with `text` or `messages`"
-    )
-    verb.add_argument("--max-length", type=int, metavar="N", help="tokens to which training cuts its examples")
-    verb.add_argument("--trust-remote-code", action="store_true", help="run code that the model folder contains")
+    add = verb.add_argument
+    add("model", metavar="MODEL", help="a model folder, a .gguf file or a hub id")
+    add("--train", type=Path, metavar="FILE", help="texts, one a line, or JSON lines with `text` or `messages`")
+    add("--max-length", type=whole_number(1), metavar="N", help="tokens to which training cuts its examples")
+    add("--trust-remote-code", action="store_true", help="run code that the model folder contains")
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.max_length is not None and options.max_length < 1:
-        raise BadInput(f"--max-length must be at least 1, got {options.max_length}")
     try:
         from eosin.hub.doctor import examine, open_patient
     except ImportError as error:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from eosin.auditing.audit import first_prefixes, largest_batch
+from eosin.cli.numbers import whole_number
 from eosin.contracts import Decoder
 from eosin.data.prompts import read_prompts
 from eosin.data.sources import CONTEXTS
@@ -33,7 +34,11 @@ from eosin.training.run import Run
 DTYPES = {**PRECISIONS, "float64": torch.float64}
 MOST_RANDOM = 1_000_000
 """Random contexts are drawn from the first one on, so there has to be a last one."""
-SOURCES = ("context", "prompt", "prompts")
+SOURCES: dict[str, dict[str, Any]] = {
+    "context": {"type": int, "metavar": "N", "help": "take context N, counted from 0 as in audits"},
+    "prompt": {"metavar": "TEXT", "help": "continue this text"},
+    "prompts": {"type": Path, "metavar": "FILE", "help": "continue each line of a UTF-8 text file"},
+}
 
 
 @dataclass(frozen=True)
@@ -88,10 +93,9 @@ class LoadedModel:
 
 def add_model_options(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The model and how it is read; returns the group of options for hf: models."""
-    verb.add_argument(
-        "model", metavar="MODEL", help="a run directory, demo, demo-lstm, or hf: and a model folder, .gguf or hub id"
-    )
-    verb.add_argument(
+    add = verb.add_argument
+    add("model", metavar="MODEL", help="a run directory, demo, demo-lstm, or hf: and a model folder, .gguf or hub id")
+    add(
         "--dtype",
         choices=list(DTYPES),
         help="precision of the weights (default: the model's own; bfloat16 and float16 are read as float32 on a CPU "
@@ -106,30 +110,28 @@ def add_model_options(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def add_decoding_options(verb: argparse.ArgumentParser, *sources: str) -> None:
-    """What decides a decoding, apart from the decoder. `sources` are those of SOURCES that the command offers."""
-    hub = add_model_options(verb)
+    """What decides a decoding, apart from the decoder; `sources` are those of SOURCES that the command offers."""
+    add, hub = verb.add_argument, add_model_options(verb)
     hub.add_argument("--chat", action="store_true", help="put prompts into the chat template")
-    hub.add_argument("--prompt-tokens", type=int, metavar="N", help="read only the first N tokens of each prompt")
-    verb.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
-    verb.add_argument(
+    hub.add_argument(
+        "--prompt-tokens", type=whole_number(1), metavar="N", help="read only the first N tokens of each prompt"
+    )
+    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    add(
         "--stop",
         action="append",
         default=[],
         metavar="STRING",
         help="end a completion at this string; may be repeated (default: those of the generation config; '' for none)",
     )
-    verb.add_argument("--max-steps", type=int, default=1500, metavar="L", help="longest completion (default: 1500)")
-    verb.add_argument("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
-    verb.add_argument("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
-    verb.add_argument("--contexts", choices=CONTEXTS, help="take contexts from this part of the corpus (default: test)")
+    add("--max-steps", type=int, default=1500, metavar="L", help="longest completion (default: 1500)")
+    add("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
+    add("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
+    add("--contexts", choices=CONTEXTS, help="take contexts from this part of the corpus (default: test)")
     verb.set_defaults(**dict.fromkeys(SOURCES))
     exclusive = verb.add_mutually_exclusive_group()
-    if "context" in sources:
-        exclusive.add_argument("--context", type=int, metavar="N", help="take context N, counted from 0 as in audits")
-    if "prompt" in sources:
-        exclusive.add_argument("--prompt", metavar="TEXT", help="continue this text")
-    if "prompts" in sources:
-        exclusive.add_argument("--prompts", type=Path, metavar="FILE", help="continue each line of a UTF-8 text file")
+    for source in sources:
+        exclusive.add_argument(f"--{source}", **SOURCES[source])
 
 
 def add_decoder_option(verb: argparse.ArgumentParser) -> None:
@@ -176,9 +178,6 @@ def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
 
 
 def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
-    chat, most = given["chat"], given["prompt_tokens"]
-    if most is not None and most < 1:
-        raise BadInput(f"--prompt-tokens must be at least 1, got {most}")
     model, words = import_hub("loading").load_causal(
         name.removeprefix(HUB),
         device=device,
@@ -190,7 +189,7 @@ def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype
         name=name,
         model=model,
         tokenizer=words,
-        encode_prompts=lambda texts: words.encode_prompts(texts, chat, most),
+        encode_prompts=lambda texts: words.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
         stop=parse_stop_strings(given["stop"] or model.stop_strings, words),
     )
 
@@ -218,8 +217,6 @@ def encode_run_prompts(run: Run, verb: str, texts: Sequence[str]) -> Prefixes:
 
 def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int | None) -> Prefixes:
     """The contexts or prompts that the options name; of contexts and of the lines of a file, the first `count`."""
-    if count is not None and count < 1:
-        raise BadInput(f"--count must be at least 1, got {count}")
     check_whole("seed", options.seed, 0, 2**64)
     if options.contexts is not None and (options.prompt is not None or options.prompts is not None):
         raise BadInput("--contexts names a part of the corpus; prompts take its place, so leave it out")

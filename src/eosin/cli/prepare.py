@@ -30,7 +30,8 @@ PAPER = {model.label.lower(): model.paper for model in load_exhibit("statistics"
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
+    add = verb.add_argument
+    add(
         "source",
         nargs="?",
         metavar="SOURCE",
@@ -38,29 +39,27 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "valid and of test); a folder with wiki.{train,valid,test}.tokens or .raw, or with {train,valid,test}.txt "
         "(each also as .xz); or a UTF-8 text file with a sentence on each line, of which one in ten is held out",
     )
-    verb.add_argument("--tokenization", choices=list(TOKENIZATIONS), help="words or byte-level BPE (default: bpe)")
-    verb.add_argument(
-        "--vocab-size", type=int, metavar="N", help="maximum size (default: all words of train and valid; BPE 19483)"
-    )
-    verb.add_argument("--context", type=int, metavar="K", help="tokens in a context, the paper's k (default: 10)")
-    verb.add_argument(
+    add("--tokenization", choices=list(TOKENIZATIONS), help="words or byte-level BPE (default: bpe)")
+    add("--vocab-size", type=int, metavar="N", help="maximum size (default: all words of train and valid; BPE 19483)")
+    add("--context", type=int, metavar="K", help="tokens in a context, the paper's k (default: 10)")
+    add(
         "--sentences-by",
         metavar="HOW",
         help="what finds the sentences of a paragraph: sentencizer or a spaCy model (default: a sequence is a line)",
     )
-    verb.add_argument(
+    add(
         "--short",
         choices=["auto", "pad", "drop"],
         help="what to do with sequences of K tokens or fewer (default: drop lines of the original WikiText, else pad)",
     )
-    verb.add_argument(
+    add(
         "--unknown",
         choices=["keep", "drop"],
         help="what to do with sequences whose text has <unk> (default: keep; the paper's BPE dataset drops them)",
     )
-    verb.add_argument("--valid", metavar="FILE", help="a text file for validation (with --test)")
-    verb.add_argument("--test", metavar="FILE", help="a text file for testing (with --valid)")
-    verb.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write (default: a name under data/)")
+    add("--valid", metavar="FILE", help="a text file for validation (with --test)")
+    add("--test", metavar="FILE", help="a text file for testing (with --valid)")
+    add("--out", type=Path, metavar="FOLDER", help="the folder to write (default: a name under data/)")
 
 
 def run(options: argparse.Namespace) -> None:

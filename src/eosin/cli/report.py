@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from eosin.cli.numbers import real_number, whole_numbers
 from eosin.errors import BadInput
 from eosin.records.reading import FiledRecord, load_records
 from eosin.records.statistics import count_contexts_for_bound, count_contexts_for_width
@@ -41,38 +42,24 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "records", nargs="*", metavar="RECORDS", help=".jsonl files, run directories, folders, demo, hf: models"
-    )
-    verb.add_argument("--models", action="store_true", help="models by decoders, across initialisations")
-    verb.add_argument(
-        "--at", type=parse_limits, metavar="L,...", help="the ratio at other limits, up to that of the audit"
-    )
-    verb.add_argument("--survival", action="store_true", help="the share that has not ended after each step")
-    verb.add_argument("--lengths", action="store_true", help="quantiles and a histogram of the lengths")
-    verb.add_argument(
-        "--loops",
-        action="store_true",
-        help="the loops, their proofs, and what moves in unproved ones",
-    )
-    verb.add_argument(
+    add, share = verb.add_argument, real_number(1e-9, 1 - 1e-9, "a share from 1e-9 to below 1, as in 0.01")
+    add("records", nargs="*", metavar="RECORDS", help=".jsonl files, run directories, folders, demo, hf: models")
+    add("--models", action="store_true", help="models by decoders, across initialisations")
+    add("--at", type=whole_numbers, metavar="L,...", help="the ratio at other limits, up to that of the audit")
+    add("--survival", action="store_true", help="the share that has not ended after each step")
+    add("--lengths", action="store_true", help="quantiles and a histogram of the lengths")
+    add("--loops", action="store_true", help="the loops, their proofs, and what moves in unproved ones")
+    add(
         "--compare",
         nargs=2,
         metavar=("FIRST", "SECOND"),
         help="pair two audits of the same contexts and test the difference; each is a decoder, or where several audits "
         "have it RUN:decoder or FILE:decoder",
     )
-    verb.add_argument(
-        "--contexts-for", type=parse_share, metavar="RATIO", help="how many contexts show that the ratio is below this"
-    )
-    verb.add_argument(
-        "--half-width",
-        type=parse_share,
-        metavar="SHARE",
-        help="how many contexts know it up to this (--contexts-for)",
-    )
-    verb.add_argument("--html", type=Path, metavar="FILE", help="write a page of tables and charts for a browser")
-    verb.add_argument(
+    add("--contexts-for", type=share, metavar="RATIO", help="how many contexts show that the ratio is below this")
+    add("--half-width", type=share, metavar="SHARE", help="how many contexts know it up to this (--contexts-for)")
+    add("--html", type=Path, metavar="FILE", help="write a page of tables and charts for a browser")
+    add(
         "--completions",
         nargs="+",
         type=Path,
@@ -80,33 +67,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="files of eosin audit --completions, of which the page shows a sample (--html)",
     )
-    verb.add_argument(
-        "--traces",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="files of eosin trace --json (--html)",
-    )
-    verb.add_argument("--format", choices=list(RENDERINGS), default="text", help="format of the tables (default: text)")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="write there instead of printing")
-
-
-def parse_limits(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
-        raise argparse.ArgumentTypeError(f"must be comma-separated whole numbers from 1, as in 100,500; got {text!r}")
-    return list(dict.fromkeys(map(int, parts)))
-
-
-def parse_share(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 1e-9 <= number < 1:
-        raise argparse.ArgumentTypeError(f"must be a share from 1e-9 to below 1, as in 0.01; got {text!r}")
-    return number
+    add("--traces", nargs="+", type=Path, default=[], metavar="FILE", help="files of eosin trace --json (--html)")
+    add("--format", choices=list(RENDERINGS), default="text", help="format of the tables (default: text)")
+    add("--out", type=Path, metavar="FILE", help="write there instead of printing")
 
 
 NOT_ON_A_PAGE = ("models", "at", "survival", "lengths", "loops", "compare", "contexts_for", "half_width", "out")

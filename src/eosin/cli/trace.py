@@ -20,12 +20,12 @@ from eosin.cli.model import (
     open_model,
     parse_one_decoder,
 )
+from eosin.cli.numbers import whole_number
 from eosin.cli.progress import count_events
 from eosin.cli.terminal import printable
 from eosin.decoding.job import Job
 from eosin.decoding.loops import Tail, extend, find_loop
 from eosin.decoding.trace import Step, Trace
-from eosin.errors import BadInput
 from eosin.report.tables import Column, Table, render_text, shorten
 from eosin.storage.files import TWINS
 
@@ -65,13 +65,11 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     add_decoding_options(verb, "context", "prompt")
     add_decoder_option(verb)
     length = verb.add_mutually_exclusive_group()
-    length.add_argument("--last", type=int, metavar="N", help="show the last N steps only")
+    length.add_argument("--last", type=whole_number(1), metavar="N", help="show the last N steps only")
     length.add_argument("--all", action="store_true", help=f"show all steps (default: the first and last {EDGE})")
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.last is not None and options.last < 1:
-        raise BadInput(f"--last must be at least 1, got {options.last}")
     if options.context is None and options.prompt is None:
         options.context = DEMO_CONTEXT if options.model in TWINS["demo"] else 0
     decoder = parse_one_decoder(options.decoder)

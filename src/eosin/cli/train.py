@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from eosin.cli.numbers import real_number, whole_number
 from eosin.cli.progress import Bar
 from eosin.cli.terminal import format_duration
 from eosin.data.corpus import DATASET
@@ -40,46 +40,32 @@ examples:
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("settings", metavar="SETTINGS", help="a TOML file, the name of a bundled one, or a run directory")
-    verb.add_argument("--out", type=Path, metavar="RUN", help="the run directory (default: a name under runs/)")
-    verb.add_argument("--data", metavar="TEXT", help="another text, or the folder of a prepared corpus")
-    verb.add_argument("--seed", type=int, metavar="N", help="same as --set training.seed=N")
-    verb.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting; may be repeated"
-    )
-    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: as before, or cuda)")
-    verb.add_argument(
+    add = verb.add_argument
+    add("settings", metavar="SETTINGS", help="a TOML file, the name of a bundled one, or a run directory")
+    add("--out", type=Path, metavar="RUN", help="the run directory (default: a name under runs/)")
+    add("--data", metavar="TEXT", help="another text, or the folder of a prepared corpus")
+    add("--seed", type=int, metavar="N", help="same as --set training.seed=N")
+    add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting; may be repeated")
+    add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: as before, or cuda)")
+    add(
         "--precision",
         choices=["auto", *PRECISIONS],
         default="auto",
         help="precision of the matrix products (default: bfloat16 on CUDA and on CPUs that multiply it, else float32)",
     )
-    verb.add_argument(
-        "--threads", type=parse_threads, metavar="N", help="CPU threads (default: one for each core, or as before)"
+    add(
+        "--threads",
+        type=whole_number(1, 1024),
+        metavar="N",
+        help="CPU threads (default: one for each core, or as before)",
     )
-    verb.add_argument(
+    add(
         "--save-every",
-        type=parse_seconds,
+        type=real_number(0, 1e9, "a number of seconds, at least 0"),
         metavar="SECONDS",
         help="time between two saves, and so the work that a kill may cost (default: 60; fine-tuning 900)",
     )
-    verb.add_argument("--dry-run", action="store_true", help="list the runs and their settings, and train nothing")
-
-
-def parse_threads(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 1024, got {text!r}")
-    return int(text)
-
-
-def parse_seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, got {text!r}")
-    return number
+    add("--dry-run", action="store_true", help="list the runs and their settings, and train nothing")
 
 
 def run(options: argparse.Namespace) -> None:
