@@ -23,8 +23,8 @@ from eosin.paper.tables import (
     ExhibitData,
     Row,
     count_stars,
+    describe_gaps,
     list_length_counts,
-    list_some,
     split_table,
 )
 from eosin.records.record import Record
@@ -194,14 +194,6 @@ def build_page(reproduction: Reproduction) -> Page:
         sources=sources,
         digest=reproduction.digest,
     )
-
-
-def describe_gaps(exhibits: Sequence[ExhibitData]) -> Iterator[str]:
-    """The runs and audits that are missing in any exhibit, each named once."""
-    if runs := dict.fromkeys(run for data in exhibits for run in data.missing_runs()):
-        yield f"Not run: {list_some(list(runs))}."
-    if audits := dict.fromkeys(audit for data in exhibits for audit in data.unfinished_audits()):
-        yield f"Not finished: {list_some(list(audits))}."
 
 
 def describe_stars(tables: Sequence[Table]) -> Iterator[str]:

@@ -52,9 +52,9 @@ class ExhibitData(Measurements):
 
     def missing_runs(self) -> list[str]:
         """Runs without results, and models that the preset leaves out."""
-        runs = (piece.run for piece in self.plan.select(self.exhibit).trainings)
+        pieces = self.plan.select(self.exhibit).trainings
         left_out = (model for model in self.exhibit.trained_models if not self.plan.list_runs(model))
-        return [*(run for run in runs if self.results.run(run) is None), *left_out]
+        return [*(piece.run for piece in pieces if self.results.find(piece) is None), *left_out]
 
     def unfinished_audits(self) -> list[str]:
         audits = [audit for audit in self.plan.select(self.exhibit).audits if self.results.run(audit.run)]
@@ -67,18 +67,11 @@ class ExhibitData(Measurements):
         contexts = f"; {' or '.join(f'{count:,}' for count in sorted(counts))} contexts." if counts else ""
         return f"L = {self.plan.preset.max_steps:,}{contexts}"
 
-    def describe_gaps(self) -> Iterator[str]:
-        """The runs and audits that are missing."""
-        if runs := self.missing_runs():
-            yield f"Not run: {list_some(runs)}."
-        if audits := self.unfinished_audits():
-            yield f"Not finished: {list_some(audits)}."
-
     def build_table(self, columns: Sequence[Column], rows: Sequence[Row], *notes: str) -> Table:
         """A table of the rows that have a number of ours, with its notes and gaps."""
         ours = [place for place, column in enumerate(columns) if column.format is format_ours]
         known = tuple(row for row in rows if not ours or any(row[place] is not None for place in ours))
-        note = " ".join(filter(None, [*notes, self.exhibit.note, *self.describe_gaps()]))
+        note = " ".join(filter(None, [*notes, self.exhibit.note, *describe_gaps([self])]))
         return Table(tuple(columns), known, self.exhibit.title, note)
 
     def build_comparison(self, columns: Sequence[Column], rows: Sequence[Row], *notes: str) -> Table:
@@ -90,6 +83,14 @@ class ExhibitData(Measurements):
 
 
 MOST_LISTED = 12
+
+
+def describe_gaps(exhibits: Sequence[ExhibitData]) -> Iterator[str]:
+    """The runs and audits that are missing in any exhibit, each named once."""
+    if runs := dict.fromkeys(run for data in exhibits for run in data.missing_runs()):
+        yield f"Not run: {list_some(list(runs))}."
+    if audits := dict.fromkeys(audit for data in exhibits for audit in data.unfinished_audits()):
+        yield f"Not finished: {list_some(list(audits))}."
 
 
 def list_some(names: Sequence[str]) -> str:
