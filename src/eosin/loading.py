@@ -35,14 +35,11 @@ def open_run(name: Path | str) -> Run:
     bundled = BUNDLED_RUNS / str(name)
     folder = bundled if not (Path(name) / CONFIG).is_file() and (bundled / CONFIG).is_file() else Path(name)
     if not (folder / CONFIG).is_file():
-        hint = f"say {HUB}{name} for a model of Hugging Face" if is_hub_model(folder) else "`eosin train` makes one"
+        is_hub_model = (folder / "config.json").is_file() or folder.suffix == ".gguf"
+        hint = f"say {HUB}{name} for a model of Hugging Face" if is_hub_model else "`eosin train` makes one"
         raise BadInput(f"{name} is not a run directory: it has no {CONFIG}; {hint}")
     table = read_config(folder)
     return Run(folder, table, parse_settings(table))
-
-
-def is_hub_model(path: Path) -> bool:
-    return (path / "config.json").is_file() or path.suffix == ".gguf"
 
 
 def parse_settings(table: Table) -> RunSettings:

@@ -176,6 +176,16 @@ def build_kind(kinds: Mapping[str, Callable[..., Built]], table: Table, section:
     return build(kinds[settings.pop("kind")], settings, section)
 
 
+def check_numbers(settings: object, least: Mapping[str, int], positive: Iterable[str]) -> None:
+    """Raise a ValueError unless some settings have their least value, and others are positive and finite."""
+    for name, bound in least.items():
+        if getattr(settings, name) < bound:
+            raise ValueError(f"{name} must be at least {bound}, got {getattr(settings, name)}")
+    for name in positive:
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise ValueError(f"{name} must be positive and finite, got {getattr(settings, name)}")
+
+
 def check_sections(table: Table, known: Iterable[str], file: str) -> None:
     """Check that a table has known sections only."""
     for name, settings in table.items():
@@ -217,15 +227,6 @@ def is_of_type(value: Any, kind: Any) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)
-
-
-def check_kinds(table: Table, kinds: Mapping[str, Any]) -> None:
-    """Raise a ValueError if a table from a file lacks a key, or has a value of another type for it."""
-    for key, kind in kinds.items():
-        if key not in table:
-            raise ValueError(f"it lacks {key!r}")
-        if not is_of_type(table[key], kind):
-            raise ValueError(f"{key} must be {_describe_type(kind)}, got {_describe_value(table[key])}")
 
 
 def _describe_value(value: Any) -> str:

@@ -201,7 +201,7 @@ def parse_stop_strings(strings: Sequence[str], tokenizer: Any) -> StopStrings | 
 
 def encode_run_prompts(run: Run, verb: str, texts: Sequence[str]) -> Prefixes:
     """Prompts as contexts of the run. Notes on standard error say what was lost."""
-    prompts = run.encode_prompts(texts)
+    prompts = run.settings.encode_prompts(run.folder, texts)
     if prompts.unknown:
         sys.stderr.write(f"eosin {verb}: {prompts.unknown} words are not in the vocabulary; they are read as <unk>\n")
     if prompts.shortened:

@@ -7,7 +7,6 @@ sentences, <eos> weighs three times too much, and models end their texts far too
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -81,7 +80,3 @@ def gather(split: Split, rows: Rows, most: int | None = None) -> Batch:
     continuation = torch.where(wanted, split.tokens[places], EOS_ID).long()
     prefix = split.tokens[starts + torch.arange(split.prefix_length)].long()
     return Batch(prefix, continuation, wanted)
-
-
-def gather_all(split: Split, plan: Plan, most: int | None = None) -> Iterator[Batch]:
-    return (gather(split, rows, most) for rows in plan)

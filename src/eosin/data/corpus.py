@@ -23,7 +23,7 @@ from eosin.data.layout import PAPER, Layout
 from eosin.data.sources import BUNDLED, CONTEXTS, SPLITS
 from eosin.data.tokenizer import TOKENIZATIONS, UNK_ID, Tokenizer
 from eosin.errors import BadInput
-from eosin.settings import Table, build, check_known, get_section, read_toml
+from eosin.settings import build, check_known, get_section, lists_to_tuples, read_toml
 from eosin.storage.tensors import hash_tensors, load_tensors
 
 DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
@@ -155,14 +155,10 @@ class Corpus:
         return self.splits[which].offsets.diff() - self.prefix_length
 
     @property
-    def _padding(self) -> Int[Tensor, " sentences"]:
-        """Padding tokens in each sentence of train."""
-        pad = -1 if self.layout.pad is None else self.layout.pad
-        return (self.train.take_prefixes(self.prefix_length) == pad).sum(1)
-
-    @property
     def statistics(self) -> dict[str, Any]:
-        train, padding = self.train, self._padding
+        train = self.train
+        pad = -1 if self.layout.pad is None else self.layout.pad
+        padding = (train.take_prefixes(self.prefix_length) == pad).sum(1)
         around = 2 if self.layout.bos is not None else 1
         real = len(train.tokens) - int(padding.sum()) - around * len(train)
         return {
@@ -185,7 +181,7 @@ def load_corpus(folder: Path | str) -> Corpus:
     tokenizer = Tokenizer.load(folder)
     parts = {name: get_section(table, name, folder / DATASET) for name in ("recipe", "statistics", "digest", "layout")}
     recipe = build(Recipe, parts["recipe"], "recipe")
-    layout = parse_layout(parts["layout"])
+    layout = Layout(**lists_to_tuples(parts["layout"])) if parts["layout"] else PAPER
     digest = hash_corpus(tensors, tokenizer, recipe, layout)
     if parts["digest"].get("corpus") != digest:
         raise BadInput(f"the files of {folder} do not belong together: one has been altered; prepare the corpus anew")
@@ -194,11 +190,6 @@ def load_corpus(folder: Path | str) -> Corpus:
         for split in SPLITS
     }
     return Corpus(recipe, tokenizer, splits, digest, folder, parts["statistics"].get("dropped", 0), layout)
-
-
-def parse_layout(table: Table) -> Layout:
-    """The layout of a section of dataset.toml; an empty one is the paper's."""
-    return Layout(**{**table, "special": tuple(table["special"])}) if table else PAPER
 
 
 def hash_corpus(tensors: dict[str, Tensor], tokenizer: Tokenizer, recipe: Recipe, layout: Layout) -> str:

@@ -119,25 +119,19 @@ def reopen(recipe: Recipe, source_digest: str, folder: Path, pretrained: Pretrai
     """The corpus in a folder, if it is that of the recipe."""
     if not (folder / DATASET).is_file():
         raise BadInput(f"{folder} exists and is not a prepared corpus; name another folder")
+    remedy = "prepare it in another folder, or remove that one"
     corpus = load_corpus(folder)
     for key in list_differences(corpus.recipe, recipe):
         before, now = getattr(corpus.recipe, key), getattr(recipe, key)
-        raise BadInput(
-            f"{folder} holds another corpus: its {key} is {before!r}, not {now!r}; "
-            "prepare it in another folder, or remove that one"
-        )
+        raise BadInput(f"{folder} holds another corpus: its {key} is {before!r}, not {now!r}; {remedy}")
     if read_toml(folder / DATASET)["digest"].get("source") != source_digest:
         raise BadInput(
-            f"{folder} was prepared from another text than {recipe.source!r} is now: the text has changed; "
-            "prepare it in another folder, or remove that one"
+            f"{folder} was prepared from another text than {recipe.source!r} is now: the text has changed; {remedy}"
         )
     if pretrained is not None:
         tokenizer, layout = pretrained()
         if (tokenizer.to_json(), layout) != (corpus.tokenizer.to_json(), corpus.layout):
-            raise BadInput(
-                f"{folder} was prepared with another tokenizer than {recipe.tokenization} has now; "
-                "prepare it in another folder, or remove that one"
-            )
+            raise BadInput(f"{folder} was prepared with another tokenizer than {recipe.tokenization} has now; {remedy}")
     return corpus
 
 
@@ -168,11 +162,12 @@ def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
     try:
         corpus.tokenizer.save(partial)
         save_tensors(partial / TOKENS, list_tensors(corpus.splits), {})
+        layout = {key: value for key, value in asdict(corpus.layout).items() if value is not None}
         sections = {
             "recipe": asdict(corpus.recipe),
             "statistics": corpus.statistics,
             "digest": {"source": source_digest, "corpus": corpus.digest},
-            **({} if corpus.layout == PAPER else {"layout": to_table(corpus.layout)}),
+            **({} if corpus.layout == PAPER else {"layout": layout}),
         }
         write_text(partial / DATASET, tomli_w.dumps(sections))
         partial.rename(folder)
@@ -182,10 +177,6 @@ def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
         reopen(corpus.recipe, source_digest, folder)  # another process was faster
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def to_table(layout: Layout) -> dict[str, Any]:
-    return {key: value for key, value in asdict(layout).items() if value is not None}
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 NAME, USUAL = "eosin_grouped_sdpa", "sdpa"
 
 
-def grouped_attention(
+def attend_grouped(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how: Any
 ) -> tuple[Tensor, None]:
     """As `sdpa_attention_forward`."""
@@ -38,5 +38,5 @@ def use_grouped_attention(model: Any) -> None:
         model.base_model.set_attn_implementation(NAME)
 
 
-AttentionInterface.register(NAME, grouped_attention)
+AttentionInterface.register(NAME, attend_grouped)
 AttentionMaskInterface.register(NAME, sdpa_mask)

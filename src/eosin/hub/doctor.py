@@ -83,10 +83,6 @@ class Patient:
         names = (self.tokenizer.convert_ids_to_tokens(token) if token in known else "no token" for token in ids)
         return ", ".join(f"{token} ({name})" for token, name in zip(ids, names, strict=True))
 
-    @property
-    def positions(self) -> int | None:
-        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
-
 
 def open_patient(
     folder: str, trained_on: Path | None = None, max_length: int | None = None, trust_remote_code: bool = False
@@ -287,7 +283,8 @@ def forced_eos(patient: Patient) -> Iterator[Finding]:
 
 
 def longest_output(patient: Patient) -> Iterator[Finding]:
-    generation, positions = patient.generation, patient.positions
+    generation = patient.generation
+    positions = getattr(patient.config.get_text_config(), "max_position_embeddings", None)
     if generation.max_new_tokens:
         said = f"{generation.max_new_tokens:,} new tokens (max_new_tokens)"
     elif generation.max_length:

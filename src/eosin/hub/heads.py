@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
-from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.generation.utils import GenerationMixin
@@ -127,18 +126,24 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         )
         logits, cache = answer.logits, getattr(answer, "past_key_values", None)
         # a cache that is being filled has the new positions already; the memory has not
-        memory = memory_layer(cache)
+        memory = get_memory_layer(cache)
         new = input_ids.shape[1] if input_ids is not None else others["inputs_embeds"].shape[1]
         start = logits.new_zeros(len(logits), *self.head.memory_shape, dtype=torch.float64)
         if memory is not None and memory.get_seq_length() > 0 and logits.shape[1] == new:
             start = memory.last.view_as(start)
-        counted = mask_text(attention_mask, logits) if self.config.count_prompt else mask_from_label(labels, logits)
+        if self.config.count_prompt and attention_mask is not None:
+            counted = attention_mask[:, -logits.shape[1] :].bool()  # every position but padding
+        else:
+            counted = mask_from_label(None if self.config.count_prompt else labels, logits)
         answer.logits, memories = self._rewrite(logits, counted, start)
         if memory is not None:
             skipped = memories.new_zeros(len(memories), new - memories.shape[1], *memories.shape[2:])
             memory.extend(torch.cat([skipped, memories], dim=1))
         if labels is not None:
-            answer.loss = next_token_loss(answer.logits, labels, num_items_in_batch)
+            vocab_size = answer.logits.shape[-1]
+            answer.loss = self.loss_function(
+                answer.logits, labels, vocab_size=vocab_size, num_items_in_batch=num_items_in_batch
+            )
         answer.logits = answer.logits[:, -logits_to_keep:] if labels is None else answer.logits
         return answer
 
@@ -181,12 +186,6 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         self.config.inner = config_to_table(self.inner.config)
         super().save_pretrained(*arguments, **others)
 
-    def get_input_embeddings(self) -> Any:
-        return self.inner.get_input_embeddings()
-
-    def set_input_embeddings(self, value: Any) -> None:
-        self.inner.set_input_embeddings(value)
-
     def get_output_embeddings(self) -> Any:
         return self.inner.get_output_embeddings()
 
@@ -209,7 +208,7 @@ def run_where_counted(
     return log_survival.gather(1, (seen - 1).clamp(min=0)), memories[rows, seen]
 
 
-def memory_layer(cache: Any) -> MemoryLayer | None:
+def get_memory_layer(cache: Any) -> MemoryLayer | None:
     """The last layer of a cache, put there if it is not yet."""
     if cache is None:
         return None
@@ -226,21 +225,6 @@ def mask_from_label(
         return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
     first = (labels != IGNORED).int().argmax(1)
     return torch.arange(logits.shape[1], device=logits.device) >= (first - 1)[:, None]
-
-
-def mask_text(mask: Tensor | None, logits: Float[Tensor, "batch time vocab"]) -> Bool[Tensor, "batch time"]:
-    """Count every position but padding."""
-    return mask_from_label(None, logits) if mask is None else mask[:, -logits.shape[1] :].bool()
-
-
-def next_token_loss(
-    logits: Float[Tensor, "batch time vocab"], labels: Int[Tensor, "batch time"], items: Any
-) -> Float[Tensor, ""]:
-    """The sum over the labels that count, divided by their number in this batch, or by the number the trainer gives."""
-    total = functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    return total / ((labels[:, 1:] != IGNORED).sum() if items is None else items)
 
 
 def config_to_table(config: Any) -> dict[str, Any]:

@@ -30,7 +30,9 @@ def bound_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.
     norm, output = find_last_norm(model), model.get_output_embeddings()
     found = None if norm is None else read_gain_and_bias(norm)
     factor = 0.0 if found is None or output is None else measure_logit_factor(model, norm, output)
-    if found is None or factor <= 0 or is_softcapped(model):
+    # a cap on the logits is a better bound, which is not used here
+    is_capped = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    if found is None or factor <= 0 or is_capped:
         return -math.inf
     gain, shift = found
     weight, bias = output.weight.detach().double(), getattr(output, "bias", None)
@@ -62,11 +64,6 @@ def measure_logit_factor(model: Any, norm: Any, output: Any) -> float:
     factor = float((logits * plain).sum() / (plain * plain).sum())
     agrees = (logits - factor * plain).abs().max() <= AGREEING * logits.abs().max()
     return factor if agrees else 0.0
-
-
-def is_softcapped(model: Any) -> bool:
-    """Whether logits are capped. The cap is a better bound, which is not used here."""
-    return bool(getattr(model.config.get_text_config(), "final_logit_softcapping", None))
 
 
 def find_last_norm(model: Any) -> Any:

@@ -31,15 +31,13 @@ from eosin.data.preparation import open_corpus
 from eosin.data.prompts import Prompts
 from eosin.data.tokenizer import Tokenizer
 from eosin.errors import BadInput
-from eosin.events import Watch, ignore
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.heads import add_head
 from eosin.hub.loading import Words, load_causal, load_words
 from eosin.models.checkpoint import build_trained
 from eosin.models.heads import build_head, keeps_softmax, resolve_head
-from eosin.settings import Table, build, check_sections
+from eosin.settings import Table, build, check_numbers, check_sections
 from eosin.storage.files import PARTIAL
-from eosin.training.evaluation import Likelihood, evaluate
 from eosin.training.trainer import Trainer, derive_seed
 
 SECTIONS = ("data", "pretrained", "head", "training")
@@ -47,8 +45,6 @@ EXPORT = "model"
 """The folder of a finished run for transformers."""
 SHORTEST = 8
 """Lines are assumed to have more tokens than this, so that tokens limit a batch."""
-USUAL_WEIGHTS = 1.3e8
-"""Weights of a typical model, to estimate how long fine-tuning takes."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +79,8 @@ class Steps:
     """Steps between two lines of the log."""
 
     def __post_init__(self) -> None:
-        for name, least in {"steps": 0, "validate_every": 1, "tokens": 2, "lines": 0, "log_every": 1}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("learning_rate", "clip"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        least = {"steps": 0, "validate_every": 1, "tokens": 2, "lines": 0, "log_every": 1}
+        check_numbers(self, least, positive=("learning_rate", "clip"))
 
 
 @dataclass(frozen=True)
@@ -109,17 +101,15 @@ class Tuned:
     def load_words(self) -> Words:
         return load_words(self.pretrained.model, self.pretrained.trust_remote_code)
 
-    def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer for texts: the name of a special token in a text is text."""
-        backend = getattr(self.load_words().inner, "backend_tokenizer", None)
+    def load_tokenizer(self) -> tuple[Tokenizer, Layout]:
+        """The tokenizer for texts, where the name of a special token is text, and the layout of a line."""
+        words = self.load_words()
+        backend = getattr(words.inner, "backend_tokenizer", None)
         if backend is None:
             raise BadInput(f"{self.pretrained.model} has a slow tokenizer; fine-tuning needs a fast one")
         inner = tokenizers.Tokenizer.from_str(backend.to_str())
         inner.encode_special_tokens = True
-        return Tokenizer(inner)
-
-    def load_layout(self) -> Layout:
-        return make_layout(self.load_words(), self.pretrained.model)
+        return Tokenizer(inner), make_layout(words, self.pretrained.model)
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
@@ -152,7 +142,7 @@ class Tuning:
         return self.tuned
 
     def open_corpus(self, below: Path) -> Corpus:
-        return open_corpus(self.data, below, lambda: (self.tuned.load_tokenizer(), self.tuned.load_layout()))
+        return open_corpus(self.data, below, self.tuned.load_tokenizer)
 
     def check(self, corpus: Corpus) -> None:
         """Raise BadInput unless the corpus has these settings and the tokens of the model."""
@@ -165,8 +155,7 @@ class Tuning:
                 )
 
     def resolve(self, corpus: Corpus) -> dict[str, Table]:
-        data = {**asdict(corpus.recipe), "source": self.data.source}
-        return {"data": data, **self.tuned.sections, "training": asdict(self.training)}
+        return {**self.sections, "data": {**asdict(corpus.recipe), "source": self.data.source}}
 
     @property
     def sections(self) -> dict[str, Table]:
@@ -191,13 +180,6 @@ class Tuning:
     @property
     def measured_lines(self) -> int | None:
         return self.training.lines or None
-
-    def weights(self, words: int) -> float:
-        return USUAL_WEIGHTS
-
-    def tokens_read(self, there: dict[str, int]) -> float:
-        """Forward and twice as much backward."""
-        return 3.0 * self.training.steps * self.training.tokens
 
 
 def make_layout(words: Words, name: str) -> Layout:
@@ -259,10 +241,6 @@ class FineTuner(Trainer):
 
     def stall(self) -> None:
         self.progress.stalled += 1
-
-    def measure(self, split: str, watch: Watch = ignore) -> Likelihood:
-        lines = self.settings.lines or None
-        return evaluate(self.model, self.corpus.splits[split], self.device, watch, lines, f"perplexity of {split}")
 
     def export(self, folder: Path) -> None:
         """Write a folder that transformers can open."""

@@ -24,7 +24,7 @@ from eosin.data.corpus import Corpus, Recipe
 from eosin.data.preparation import open_corpus
 from eosin.data.prompts import Prompts, encode_contexts
 from eosin.data.sources import SPLITS
-from eosin.data.tokenizer import EOS_ID, PAPER_BPE, Tokenizer
+from eosin.data.tokenizer import EOS_ID, Tokenizer
 from eosin.errors import BadInput
 from eosin.models.checkpoint import Architecture, build_trained
 from eosin.models.heads import HEADS
@@ -32,6 +32,7 @@ from eosin.models.neural_lm import CORES, NeuralLM
 from eosin.settings import (
     Table,
     build,
+    check_numbers,
     check_sections,
     expand_sweep,
     get_parameters,
@@ -43,8 +44,6 @@ from eosin.settings import (
 from eosin.training.trainer import Trainer
 
 SECTIONS = ("data", "core", "head", "output", "training")
-USUAL_EPOCHS = 20
-"""Early stopping is assumed to end a training after so many epochs, in estimates of its cost."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,8 @@ class Training:
     """Steps between two lines of the log."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "epochs", "patience", "log_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.warmup < 0:
-            raise ValueError(f"warmup must be at least 0, got {self.warmup}")
-        for name in ("learning_rate", "clip", "anneal"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        least = {"batch": 1, "epochs": 1, "patience": 1, "log_every": 1, "warmup": 0}
+        check_numbers(self, least, positive=("learning_rate", "clip", "anneal"))
         if self.anneal > 1:
             raise ValueError(f"anneal must be at most 1: the rate never grows, got {self.anneal}")
 
@@ -163,18 +156,6 @@ class Config:
     def measured_lines(self) -> int | None:
         """How many sentences of valid and test are measured; None: all."""
         return None
-
-    def weights(self, words: int) -> float:
-        """About how many weights a token is multiplied with, given the number of different words of the text."""
-        vocab = self.data.vocab_size or (PAPER_BPE if self.data.tokenization == "bpe" else words)
-        with torch.device("meta"):
-            model = self.architecture(vocab).build()
-        looked_up, multiplied = model.embedding.weight, model.output.weight  # one matrix if they are tied
-        return float(sum(p.numel() for p in model.parameters() if p is multiplied or p is not looked_up))
-
-    def tokens_read(self, there: dict[str, int]) -> float:
-        """Forward and twice as much backward, and the perplexity of train at the end."""
-        return there["tokens"] * (3.0 * min(self.training.epochs, USUAL_EPOCHS) + 1)
 
 
 def inherit_settings(before: Table, change: Table) -> Table:

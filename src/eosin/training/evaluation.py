@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eosin.contracts import LanguageModel, Selective
-from eosin.data.batches import Batch, gather_all, plan_by_length
+from eosin.data.batches import Batch, gather, plan_by_length
 from eosin.data.corpus import Split
 from eosin.decoding.job import window_of
 from eosin.devices import eval_mode, own_precision
@@ -69,7 +69,8 @@ def evaluate(
     tokens = None if isinstance(model, Selective) else MOST_TOKENS
     plan = plan_by_length(split.lengths[:count], EVALUATED_TOGETHER, tokens)
     with eval_mode(model), own_precision(), torch.inference_mode():
-        for done, batch in enumerate(gather_all(split, plan, most), 1):
+        for done, rows in enumerate(plan, 1):
+            batch = gather(split, rows, most)
             total += Likelihood(float(negative_log_likelihood(model, batch.to(device))), batch.tokens)
             watch(Event("progress", {"label": label, "done": done, "total": len(plan)}))
     return total

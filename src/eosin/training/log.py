@@ -43,33 +43,26 @@ def _as_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class TensorBoard:
-    """The numbers of every event as curves. They are drawn anew from the log whenever a run resumes."""
-
-    def __init__(self, folder: Path, log: Log):
-        from torch.utils.tensorboard import SummaryWriter
-
-        shutil.rmtree(folder / CURVES, ignore_errors=True)
-        self.writer = SummaryWriter(str(folder / CURVES))
-        for event in log.read():
-            self.write(event)
-
-    def write(self, event: Event) -> None:
-        for key, value in event.facts.items():
-            if isinstance(value, (int, float)) and key != "step":
-                self.writer.add_scalar(f"{event.kind}/{key}", value, event.facts["step"])
-        self.writer.flush()
-
-
 @contextmanager
 def open_tensorboard(folder: Path, log: Log) -> Iterator[list[Watch]]:
-    """A watch that draws curves; none if TensorBoard is not installed."""
+    """A watch that draws the numbers of every event as curves; none if TensorBoard is not installed.
+
+    Curves are drawn anew from the log whenever a run resumes.
+    """
     try:
-        curves = TensorBoard(folder, log)
+        from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         yield []
         return
-    try:
-        yield [curves.write]
-    finally:
-        curves.writer.close()
+
+    def draw(event: Event) -> None:
+        for key, value in event.facts.items():
+            if isinstance(value, (int, float)) and key != "step":
+                writer.add_scalar(f"{event.kind}/{key}", value, event.facts["step"])
+        writer.flush()
+
+    shutil.rmtree(folder / CURVES, ignore_errors=True)
+    with SummaryWriter(str(folder / CURVES)) as writer:
+        for event in log.read():
+            draw(event)
+        yield [draw]

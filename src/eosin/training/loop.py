@@ -166,17 +166,16 @@ def train(
     settings.check(corpus)
     choose_precision(precision, choose_device(device))  # refuse before writing anything
     with lock_run(folder, settings.resolve(corpus), corpus) as writer:
-        saved = writer.load_state()
-        if saved and "result" in saved.notes:
-            return saved.notes["result"]
-        before = saved.notes if saved else {}
+        tensors, before = writer.load_state()
+        if "result" in before:
+            return before["result"]
         where = choose_device(before.get("device", "auto") if device == "auto" else device)
         precision = choose_precision(precision, where, before.get("precision"))
         # the last bits of a sum depend on how many threads share it
         with keep_memory(), use_threads(threads or before.get("threads")):
             trainer = settings.build_trainer(corpus, where, precision)
-            if saved:
-                trainer.restore(saved.tensors, saved.notes)
+            if before:
+                trainer.restore(tensors, before)
             log = Log(folder, before.get("log_size", 0))
             patience = trainer.save_seconds if save_seconds is None else save_seconds
             with open_tensorboard(folder, log) as curves:

@@ -82,18 +82,13 @@ class Run:
     settings: RunSettings
 
     @property
-    def is_bundled(self) -> bool:
-        """Whether the run comes with the package."""
-        return BUNDLED_RUNS in self.folder.parents
-
-    @property
     def is_fine_tuned(self) -> bool:
         return PRETRAINED in self.table
 
     @property
     def audits(self) -> Path | None:
         """The folder for records of audits; None beside a bundled run."""
-        return None if self.is_bundled else self.folder / "audits"
+        return None if BUNDLED_RUNS in self.folder.parents else self.folder / "audits"
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -128,9 +123,6 @@ class Run:
             "initialisation": initialisation,
         }
 
-    def encode_prompts(self, texts: Sequence[str]) -> Prompts:
-        return self.settings.encode_prompts(self.folder, texts)
-
 
 def read_config(folder: Path) -> dict[str, dict[str, Any]]:
     """The sections of a run's config.toml."""
@@ -161,14 +153,6 @@ def check_same_settings(folder: Path, settings: Table) -> None:
 
 
 @dataclass(frozen=True)
-class SavedState:
-    """The state of a run when it was last saved."""
-
-    tensors: dict[str, Tensor]
-    notes: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class RunWriter:
     """A run directory that this process alone writes to."""
 
@@ -179,20 +163,20 @@ class RunWriter:
     def save_state(self, tensors: dict[str, Tensor], notes: Table) -> None:
         save_tensors(self.folder / RESUME, tensors, {**notes, "identity": self.identity})
 
-    def load_state(self) -> SavedState | None:
-        """The last saved state, if all files belong together. Nothing is changed if this raises."""
+    def load_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and notes saved last, if all files belong together; none in a new run. Changes no file."""
         if not (self.folder / RESUME).exists():
             if (self.folder / WEIGHTS).exists():
                 raise BadInput(
                     f"{self.folder} has {WEIGHTS} but no {RESUME}, without which it cannot resume; put it back"
                 )
-            return None
-        saved = SavedState(*self._load(RESUME))
-        log, size = self.folder / LOG, saved.notes["log_size"]
+            return {}, {}
+        tensors, notes = self._load(RESUME)
+        log, size = self.folder / LOG, notes["log_size"]
         if not log.exists() or log.stat().st_size < size:
             raise BadInput(f"{log} is shorter than when {RESUME} was saved; put back the whole log")
-        self._check_weights(saved.notes["progress"])
-        return saved
+        self._check_weights(notes["progress"])
+        return tensors, notes
 
     def _check_weights(self, progress: Table) -> None:
         """The best weights are those the state names, or one epoch newer: a kill may come between the two files."""
@@ -231,20 +215,16 @@ def lock_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[RunWrite
     with hold_lock(folder / LOCK, f"another process is training in {folder}; wait for it or choose another --out"):
         check_place(folder, settings)
         if not (folder / CONFIG).exists():
-            create_run(folder, settings, corpus)
+            corpus.tokenizer.save(folder)
+            place = {"folder": str((corpus.folder or Path()).resolve()), "digest": corpus.digest}
+            write_text(folder / CORPUS, tomli_w.dumps({"corpus": place}))
+            write_text(folder / CONFIG, tomli_w.dumps(settings))
         elif Tokenizer.load(folder).to_json() != corpus.tokenizer.to_json():
             raise BadInput(
                 f"{folder / TOKENIZER} is not the tokenizer of the corpus {corpus.recipe.source!r}; "
                 "put it back, or train in a new directory (--out)"
             )
         yield RunWriter(folder, {"run": tomli_w.dumps(drop_source(settings)), "corpus": corpus.digest})
-
-
-def create_run(folder: Path, settings: Table, corpus: Corpus) -> None:
-    corpus.tokenizer.save(folder)
-    place = {"folder": str((corpus.folder or Path()).resolve()), "digest": corpus.digest}
-    write_text(folder / CORPUS, tomli_w.dumps({"corpus": place}))
-    write_text(folder / CONFIG, tomli_w.dumps(settings))
 
 
 def check_place(folder: Path, settings: Table) -> None:

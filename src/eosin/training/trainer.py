@@ -67,6 +67,7 @@ class Trainer:
     def __init__(self, config: Any, corpus: Corpus, device: torch.device, precision: str = "float32"):
         self.settings = config.training
         self.measured_splits: tuple[str, ...] = config.measured_splits
+        self.measured_lines: int | None = config.measured_lines
         self.corpus = corpus
         self.device = device
         self.architecture = config.architecture(corpus.tokenizer.vocab_size)
@@ -108,7 +109,8 @@ class Trainer:
 
     def measure(self, split: str, watch: Watch = ignore) -> Likelihood:
         """The likelihood of a split, without dropout."""
-        return evaluate(self.model, self.corpus.splits[split], self.device, watch, label=f"perplexity of {split}")
+        label = f"perplexity of {split}"
+        return evaluate(self.model, self.corpus.splits[split], self.device, watch, self.measured_lines, label)
 
     def export(self, folder: Path) -> None:
         """Write what a finished run has beside its weights: nothing here."""
