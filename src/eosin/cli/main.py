@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import eosin
@@ -78,8 +79,23 @@ def run_command(arguments: Sequence[str]) -> None:
         argument.encode()
     options = build_parser(arguments).parse_args(arguments)
     for path in options.plugin:
-        import_module("eosin.cli.plugins").run_file(path)
+        run_plugin(path)
     options.run(options)
+
+
+def run_plugin(path: Path) -> None:
+    """Run a Python file as a module of its own, so that its classes can be found by the name of the module."""
+    try:
+        source = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--plugin {path} is not UTF-8 text: {error}") from error
+    module = ModuleType(f"eosin_plugin_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, str(path), "exec"), vars(module))
+    except Exception as error:  # the file may raise anything
+        raise BadInput(f"--plugin {path} fails with {type(error).__name__}: {error}") from error
 
 
 def escape_missing_characters() -> None:
@@ -127,16 +143,12 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             verb.set_defaults(run=module.run, plugin=[])
             module.add_options(verb)
             if name not in WITHOUT_PLUGINS:
-                add_plugin_option(verb)
+                verb.add_argument(
+                    "--plugin",
+                    action="append",
+                    type=Path,
+                    metavar="FILE",
+                    help="run the code of this Python file first: it may register truncation rules, heads and cores "
+                    "(may be repeated)",
+                )
     return parser
-
-
-def add_plugin_option(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--plugin",
-        action="append",
-        type=Path,
-        metavar="FILE",
-        help="run the code of this Python file first: it may register truncation rules, heads and cores "
-        "(may be repeated)",
-    )

@@ -1,14 +1,15 @@
-"""The progress bar of every command. It is drawn on terminals only, and only for work of more than two seconds."""
+"""The watches of commands. A bar is drawn on terminals only, and only for work of more than two seconds."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
 
-from eosin.events import Event, Watch
+from eosin.events import Event, Stopped, Watch
 
 FORMAT = "{desc} {percentage:3.0f}% {bar:8} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 
@@ -57,3 +58,22 @@ def count_events(kind: str, most: int) -> Iterator[Watch]:
         yield watch
     finally:
         bar.close()
+
+
+@contextmanager
+def stop_at_signals(*numbers: int) -> Iterator[Watch]:
+    """A watch that draws bars. One of these signals does not end the process: the watch raises `Stopped(number)`."""
+    bar, received = Bar(), list[int]()
+
+    def watch(event: Event) -> None:
+        bar(event)
+        if received:
+            raise Stopped(received[0])
+
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield watch
+    finally:
+        bar.close()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

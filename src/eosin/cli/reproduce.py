@@ -14,9 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eosin.cli.numbers import whole_number
 from eosin.cli.terminal import format_duration
 from eosin.errors import BadInput
-from eosin.events import Event, Stopped
+from eosin.events import Stopped
 from eosin.paper.claims import Verdict
 from eosin.paper.exhibits import EXHIBITS, list_names, load_exhibit
 from eosin.paper.plan import Plan
@@ -56,7 +57,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         metavar="EXHIBIT",
         help=f"these exhibits only: {', '.join(list_names(EXHIBITS))}, or .toml files of your own",
     )
-    verb.add_argument("--seeds", type=parse_count, metavar="N", help="initialisations (default: the preset's)")
+    verb.add_argument(
+        "--seeds", type=whole_number(1, 1000), metavar="N", help="initialisations (default: the preset's)"
+    )
     verb.add_argument(
         "--set", action="append", metavar="SECTION.KEY=VALUE", help="change a setting of every model; may be repeated"
     )
@@ -64,7 +67,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--runs", type=parse_folder, metavar="FOLDER", help="runs and corpora (default: OUT/runs)")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
     verb.add_argument("--precision", default="auto", help="of the products in training (see eosin train)")
-    verb.add_argument("--threads", type=parse_count, metavar="N", help="CPU threads (default: as many as cores)")
+    verb.add_argument(
+        "--threads", type=whole_number(1, 1000), metavar="N", help="CPU threads (default: as many as cores)"
+    )
     verb.add_argument("--dry-run", action="store_true", help="only list the pieces, and which of them are finished")
     verb.add_argument("--as-is", action="store_true", help="train nothing; audit the runs that are finished")
     verb.add_argument("--tables-only", action="store_true", help="only make the tables of the results that exist")
@@ -74,12 +79,6 @@ def parse_folder(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("must be a folder, and is empty; . is this folder")
     return Path(text)
-
-
-def parse_count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 1000, got {text!r}")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -232,21 +231,12 @@ def describe_entry(entry: AnyEntry | None) -> str:
 @contextmanager
 def start_runner(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Runner]:
     """A runner that SIGTERM stops after the current step of training or the current completion."""
-    from eosin.cli.progress import Bar
+    from eosin.cli.progress import stop_at_signals
     from eosin.devices import use_threads
     from eosin.paper.execution import Runner
 
-    bar = Bar()
-
-    def watch(event: Event) -> None:
-        bar(event)
-        if requested:
-            raise Stopped
-
-    requested: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: requested.append(number))
     try:
-        with explain_stop(results), use_threads(options.threads):
+        with stop_at_signals(signal.SIGTERM) as watch, explain_stop(results), use_threads(options.threads):
             yield Runner(
                 results=results,
                 runs=runs,
@@ -257,12 +247,9 @@ def start_runner(plan: Plan, results: Results, runs: Path, options: argparse.Nam
                 as_is=options.as_is,
                 bundled=frozenset(piece.run for piece in plan.bundled),
             )
-    except Stopped:
+    except Stopped as stopped:
         sys.stderr.write("eosin reproduce: stopped; what is finished is saved, and the same command resumes\n")
-        sys.exit(128 + requested[0])
-    finally:
-        bar.close()
-        signal.signal(signal.SIGTERM, before)
+        sys.exit(128 + stopped.args[0])
 
 
 @contextmanager

@@ -6,8 +6,6 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from eosin.cli.numbers import real_number, whole_number
-from eosin.cli.progress import Bar
+from eosin.cli.progress import stop_at_signals
 from eosin.cli.terminal import format_duration
 from eosin.data.corpus import DATASET
 from eosin.devices import PRECISIONS
@@ -126,8 +124,14 @@ def train_run(settings: RunSettings, folder: Path, options: argparse.Namespace) 
     corpus = open_run(options.settings).corpus if resumed else settings.open_corpus(Path())
     out = sys.stderr if options.json else sys.stdout
     tqdm.write(f"{folder}: {len(corpus.train):,} sentences, vocabulary {corpus.tokenizer.vocab_size:,}", file=out)
+
+    def watch(event: Event) -> None:
+        if line := describe_event(event):
+            tqdm.write(line, file=out)
+        watch_signals(event)
+
     try:
-        with Console(out).listen() as console:
+        with stop_at_signals(signal.SIGINT, signal.SIGTERM) as watch_signals:
             return train(
                 settings,
                 corpus,
@@ -136,7 +140,7 @@ def train_run(settings: RunSettings, folder: Path, options: argparse.Namespace) 
                 precision=options.precision,
                 threads=options.threads,
                 save_seconds=options.save_every,
-                watch=console,
+                watch=watch,
             )
     except OSError as error:
         if not (folder / RESUME).is_file():
@@ -147,56 +151,26 @@ def train_run(settings: RunSettings, folder: Path, options: argparse.Namespace) 
         sys.exit(128 + stopped.args[0])
 
 
-class Console:
-    """A watch that prints a line for each epoch, draws bars, and stops at a signal."""
-
-    def __init__(self, out: Any):
-        self.out = out
-        self.bar = Bar()
-        self.signals: list[int] = []
-
-    @contextmanager
-    def listen(self) -> Iterator[Console]:
-        """Take signals to stop instead of ending the process."""
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in handlers:
-            signal.signal(number, lambda number, _: self.signals.append(number))
-        try:
-            yield self
-        finally:
-            self.bar.close()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
-    def __call__(self, event: Event) -> None:
-        self.bar(event)
-        facts = event.facts
-        if event.kind == "begin" and facts["precision"] != "float32":
-            self.print(f"matrix products are in {facts['precision']}; --precision float32 is slower")
-        if event.kind == "epoch":
-            span = facts.get("span", "epoch")
-            self.print(
-                f"{span} {facts['epoch']}: train loss {facts['train_loss']:.3f}, valid perplexity "
-                f"{facts['valid_perplexity']:.2f} (best in {span} {facts['best_epoch']}), "
-                f"rate {facts['rate']:.2g}, {format_duration(facts['seconds'])} so far"
-            )
-        if self.signals:
-            raise Stopped(self.signals[0])
-
-    def print(self, line: str) -> None:
-        tqdm.write(line, file=self.out)
+def describe_event(event: Event) -> str | None:
+    """A line for each epoch, and for a precision that is not float32."""
+    facts = event.facts
+    if event.kind == "begin" and facts["precision"] != "float32":
+        return f"matrix products are in {facts['precision']}; --precision float32 is slower"
+    if event.kind != "epoch":
+        return None
+    span = facts.get("span", "epoch")
+    return (
+        f"{span} {facts['epoch']}: train loss {facts['train_loss']:.3f}, valid perplexity "
+        f"{facts['valid_perplexity']:.2f} (best in {span} {facts['best_epoch']}), "
+        f"rate {facts['rate']:.2g}, {format_duration(facts['seconds'])} so far"
+    )
 
 
 def format_perplexities(results: dict[str, dict[str, Any]]) -> str:
     wide = max(map(len, ("perplexity", *results)))
     lines = [f"{'perplexity':{wide}} {'train':>9} {'valid':>9} {'test':>9}"]
     for folder, result in sorted(results.items(), key=lambda item: item[1]["valid_perplexity"]):
-        lines.append(
-            f"{folder:{wide}} "
-            + " ".join(format_perplexity(result.get(f"{split}_perplexity")) for split in ("train", "valid", "test"))
-        )
+        found = [result.get(f"{split}_perplexity") for split in ("train", "valid", "test")]
+        cells = [f"{'-':>9}" if perplexity is None else f"{perplexity:9.2f}" for perplexity in found]
+        lines.append(" ".join([f"{folder:{wide}}", *cells]))
     return "\n".join(lines)
-
-
-def format_perplexity(perplexity: float | None) -> str:
-    return f"{'-':>9}" if perplexity is None else f"{perplexity:9.2f}"

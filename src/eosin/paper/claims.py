@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import TypeVar
 
 from eosin.errors import BadInput
 from eosin.paper.exhibits import EXHIBITS, FOLDER, Exhibit, ExhibitModel, PaperNumber, fill_in, list_names, load_exhibit
@@ -105,204 +105,131 @@ def load_claims(tokenization: str) -> list[Claim]:
 
 
 def judge(claim: Claim, measured: Measurements) -> Judgement:
-    check_same_contexts(claim, [record for case in claim.cases for record in find_records(case, measured).values()])
-    rule = RULES[claim.rule](claim, measured)
-    verdict, ours = rule.decide() if rule.is_measured() else (Verdict.NOT_MEASURED, "")
-    return Judgement(claim, verdict, ours, claim.paper or rule.quote_paper())
+    found = find_records(claim, measured)
+    check_same_contexts(claim, [record for records in found for record in records.values()])
+    rule = RULES[claim.rule]
+    verdict, ours = rule.decide(claim, measured)
+    return Judgement(claim, verdict, ours, claim.paper or join_numbers(rule.quote(claim.cases)))
 
 
-def find_records(case: Case, measured: Measurements) -> dict[int, Record]:
-    """By initialisation."""
-    return measured.records(case.model, case.decoder, case.contexts)
+def find_records(claim: Claim, measured: Measurements) -> list[dict[int, Record]]:
+    """The records of each case, by initialisation."""
+    return [measured.records(case.model, case.decoder, case.contexts) for case in claim.cases]
 
 
-# rules
+Measured = TypeVar("Measured")
 
 
-class Rule:
-    """How records decide a claim."""
-
-    least_cases: ClassVar[int] = 1
-
-    def __init__(self, claim: Claim, measured: Measurements):
-        self.claim = claim
-        self.measured = measured
-
-    def is_measured(self) -> bool:
-        """Whether every case has records of the same initialisations."""
-        return all(find_records(case, self.measured) for case in self.claim.cases) and bool(self.shared_seeds())
-
-    def shared_seeds(self) -> list[int]:
-        """The initialisations that every case has."""
-        found = [self.measure(case).keys() for case in self.claim.cases]
-        return sorted(set(found[0]).intersection(*found[1:]))
-
-    def measure(self, case: Case) -> dict[int, Any]:
-        return find_records(case, self.measured)
-
-    def decide(self) -> tuple[Verdict, str]:
-        """The verdict, and our number in words."""
-        raise NotImplementedError
-
-    def quote_paper(self) -> str:
-        """The paper's numbers of the cases."""
-        return join_numbers([find_ratio(case.model, case.decoder) for case in self.claim.cases])
+def share_seeds(found: Sequence[Mapping[int, Measured]]) -> list[list[Measured]]:
+    """What was measured of each case for the initialisations that all cases have."""
+    seeds = sorted(set(found[0]).intersection(*found[1:]))
+    return [[by_seed[seed] for seed in seeds] for by_seed in found]
 
 
-class Ends(Rule):
+# rules: the verdict, and our number in words
+
+
+Decision = tuple[Verdict, str]
+NOT_MEASURED: Decision = (Verdict.NOT_MEASURED, "")
+
+
+def decide_end(claim: Claim, measured: Measurements) -> Decision:
     """With each decoder at most a small share of the contexts exceeds L."""
-
-    def decide(self) -> tuple[Verdict, str]:
-        shares = [mean_share(find_records(case, self.measured)) for case in self.claim.cases]
-        worst = max(shares, key=lambda share: share.value)
-        most = self.claim.at_most / 100
-        verdict = Verdict.HOLDS if all(share.high <= most for share in shares) else Verdict.UNDECIDED
-        return Verdict.DOES_NOT if any(share.low > most for share in shares) else verdict, format_share(worst)
-
-    def quote_paper(self) -> str:
-        return join_numbers([find_ratio(self.claim.cases[0].model, self.claim.cases[0].decoder)])
+    shares = find_shares(claim, measured)
+    if not shares:
+        return NOT_MEASURED
+    worst = max(shares, key=lambda share: share.value)
+    most = claim.at_most / 100
+    verdict = Verdict.HOLDS if all(share.high <= most for share in shares) else Verdict.UNDECIDED
+    return Verdict.DOES_NOT if any(share.low > most for share in shares) else verdict, format_share(worst)
 
 
-class Fails(Rule):
+def decide_failure(claim: Claim, measured: Measurements) -> Decision:
     """Some decoding exceeds L. This is refuted if none did and the paper's ratio is outside our interval."""
-
-    def decide(self) -> tuple[Verdict, str]:
-        case = self.claim.cases[0]
-        share, paper = mean_share(find_records(case, self.measured)), find_ratio(case.model, case.decoder)
-        if share.value > 0:
-            return Verdict.HOLDS, format_share(share)
-        is_excluded = paper is not None and 100 * share.high < paper.mean
-        return Verdict.DOES_NOT if is_excluded else Verdict.UNDECIDED, format_share(share)
-
-
-class Compares(Rule):
-    """The first case exceeds the second. A subclass says by which measure."""
-
-    least_cases = 2
-
-    def is_measured(self) -> bool:
-        return bool(self.shared_seeds())
-
-    def difference(self) -> Difference:
-        first, second = (self.measure(case) for case in self.claim.cases)
-        return combine([self.compare(first[seed], second[seed]) for seed in self.shared_seeds()])
-
-    def compare(self, first: Any, second: Any) -> Difference:
-        """The difference of one initialisation."""
-        raise NotImplementedError
-
-    def decide(self) -> tuple[Verdict, str]:
-        found = self.difference()
-        verdict = Verdict.HOLDS if found.low > 0 else Verdict.DOES_NOT if found.high < 0 else Verdict.UNDECIDED
-        return verdict, self.describe(found)
-
-    def describe(self, found: Difference) -> str:
-        raise NotImplementedError
-
-    def means(self) -> tuple[float, float]:
-        """The means of both cases over the initialisations that both have."""
-        first, second = (self.measure(case) for case in self.claim.cases)
-        seeds = self.shared_seeds()
-        return fmean(self.value(first[seed]) for seed in seeds), fmean(self.value(second[seed]) for seed in seeds)
-
-    def value(self, measured: Any) -> float:
-        raise NotImplementedError
+    shares, paper = find_shares(claim, measured), quote_ratios(claim.cases)[0]
+    if not shares:
+        return NOT_MEASURED
+    if shares[0].value > 0:
+        return Verdict.HOLDS, format_share(shares[0])
+    is_excluded = paper is not None and 100 * shares[0].high < paper.mean
+    return Verdict.DOES_NOT if is_excluded else Verdict.UNDECIDED, format_share(shares[0])
 
 
-class Falls(Compares):
+def decide_fall(claim: Claim, measured: Measurements) -> Decision:
     """The second case exceeds L on fewer contexts. They are compared context by context."""
-
-    def compare(self, first: Record, second: Record) -> Difference:
-        one, other = first.counts.unended, second.counts.unended
-        both = sorted(one.keys() & other.keys())
-        return compare_paired(compare([one[context] for context in both], [other[context] for context in both]))
-
-    def value(self, measured: Record) -> float:
-        return 100 * ratio_of(measured).value
-
-    def describe(self, found: Difference) -> str:
-        first, second = self.means()
-        return f"{first:.2f} → {second:.2f} (down by {100 * found.low:.2f} to {100 * found.high:.2f})"
+    first, second = share_seeds(find_records(claim, measured))
+    if not first:
+        return NOT_MEASURED
+    found = combine([compare_contexts(*pair) for pair in zip(first, second, strict=True)])
+    before, after = (fmean(100 * ratio_of(record).value for record in records) for records in (first, second))
+    return decide_sign(found), f"{before:.2f} → {after:.2f} (down by {100 * found.low:.2f} to {100 * found.high:.2f})"
 
 
-class Costs(Compares):
+def decide_cost(claim: Claim, measured: Measurements) -> Decision:
     """The test perplexity is higher in the first case. A single initialisation takes the spread of the paper's."""
-
-    def measure(self, case: Case) -> dict[int, float]:
-        return self.measured.perplexities(case.model)
-
-    def compare(self, first: float, second: float) -> Difference:
-        spreads = [find_spread(case.model) for case in self.claim.cases]
-        return Difference.around(math.log(first / second), 2 * math.hypot(*spreads))
-
-    def difference(self) -> Difference:
-        first, second = (self.measure(case) for case in self.claim.cases)
-        seeds = self.shared_seeds()
-        if len(seeds) == 1:
-            return self.compare(first[seeds[0]], second[seeds[0]])
-        return combine([Difference.around(math.log(first[seed] / second[seed]), 0.0) for seed in seeds])
-
-    def value(self, measured: float) -> float:
-        return measured
-
-    def describe(self, found: Difference) -> str:
-        first, second = self.means()
-        return f"{second:.1f} → {first:.1f} (factor {math.exp(found.low):.3f} to {math.exp(found.high):.3f})"
-
-    def quote_paper(self) -> str:
-        return join_numbers([find_perplexity(case.model) for case in reversed(self.claim.cases)])
+    first, second = share_seeds([measured.perplexities(case.model) for case in claim.cases])
+    if not first:
+        return NOT_MEASURED
+    half = 2 * math.hypot(*(find_spread(case.model) for case in claim.cases)) if len(first) == 1 else 0.0
+    found = combine([Difference.around(math.log(one / other), half) for one, other in zip(first, second, strict=True)])
+    factors = f"factor {math.exp(found.low):.3f} to {math.exp(found.high):.3f}"
+    return decide_sign(found), f"{fmean(second):.1f} → {fmean(first):.1f} ({factors})"
 
 
-class Nearer(Compares):
+def decide_nearness(claim: Claim, measured: Measurements) -> Decision:
     """The lengths of the first case are nearer to the data's. A completion that did not end counts as L long."""
-
-    def is_measured(self) -> bool:
-        return super().is_measured() and bool(self.measured.data_lengths(self.claim.models))
-
-    def distance(self, record: Record) -> tuple[float, float]:
-        return wasserstein_distance(all_lengths(record), self.measured.data_lengths(self.claim.models))
-
-    def compare(self, first: Record, second: Record) -> Difference:
-        (near, error), (far, other_error) = self.distance(first), self.distance(second)
-        return Difference.around(far - near, 1.96 * math.hypot(error, other_error))
-
-    def value(self, measured: Record) -> float:
-        return self.distance(measured)[0]
-
-    def describe(self, found: Difference) -> str:
-        first, second = self.means()
-        return f"{second:.1f} → {first:.1f} tokens away (down by {found.low:.1f} to {found.high:.1f})"
+    lengths, found = measured.data_lengths(claim.models), share_seeds(find_records(claim, measured))
+    if not lengths or not all(found):
+        return NOT_MEASURED
+    first, second = ([wasserstein_distance(all_lengths(record), lengths) for record in records] for records in found)
+    nearer = combine(
+        [
+            Difference.around(far - near, 1.96 * math.hypot(error, other_error))
+            for (near, error), (far, other_error) in zip(first, second, strict=True)
+        ]
+    )
+    near, far = (fmean(distance for distance, _ in distances) for distances in (first, second))
+    ours = f"{far:.1f} → {near:.1f} tokens away (down by {nearer.low:.1f} to {nearer.high:.1f})"
+    return decide_sign(nearer), ours
 
 
-class Alike(Rule):
+def decide_likeness(claim: Claim, measured: Measurements) -> Decision:
     """All ratios are within a few percentage points of the first."""
-
-    least_cases = 2
-
-    def decide(self) -> tuple[Verdict, str]:
-        found = [self.difference(case) for case in self.claim.cases[1:]]
-        most = self.claim.within / 100
-        verdict = Verdict.HOLDS if all(-most <= each.low and each.high <= most for each in found) else Verdict.UNDECIDED
-        if any(each.low > most or each.high < -most for each in found):
-            verdict = Verdict.DOES_NOT
-        shares = [mean_share(find_records(case, self.measured)).value for case in self.claim.cases]
-        low, high = min(each.low for each in found), max(each.high for each in found)
-        listed = ", ".join(f"{100 * share:.1f}" for share in shares)
-        return verdict, f"{listed} (apart by {100 * low:.1f} to {100 * high:.1f})"
-
-    def difference(self, case: Case) -> Difference:
-        first, second = (find_records(each, self.measured) for each in (self.claim.cases[0], case))
-        seeds = self.shared_seeds()
-        return combine([compare_unpaired(ratio_of(first[seed]), ratio_of(second[seed])) for seed in seeds])
+    shares = find_shares(claim, measured)
+    if not shares:
+        return NOT_MEASURED
+    first, *others = ([ratio_of(each) for each in records] for records in share_seeds(find_records(claim, measured)))
+    found = [combine(list(map(compare_unpaired, first, other))) for other in others]
+    most = claim.within / 100
+    verdict = Verdict.HOLDS if all(-most <= each.low and each.high <= most for each in found) else Verdict.UNDECIDED
+    if any(each.low > most or each.high < -most for each in found):
+        verdict = Verdict.DOES_NOT
+    low, high = min(each.low for each in found), max(each.high for each in found)
+    listed = ", ".join(f"{100 * share.value:.1f}" for share in shares)
+    return verdict, f"{listed} (apart by {100 * low:.1f} to {100 * high:.1f})"
 
 
-RULES: dict[str, type[Rule]] = {
-    "ends": Ends,
-    "fails": Fails,
-    "falls": Falls,
-    "costs": Costs,
-    "nearer": Nearer,
-    "alike": Alike,
+def quote_ratios(cases: Sequence[Case]) -> list[PaperNumber | None]:
+    return [find_ratio(case.model, case.decoder) for case in cases]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How measurements decide a claim."""
+
+    decide: Callable[[Claim, Measurements], Decision]
+    least_cases: int = 1
+    quote: Callable[[Sequence[Case]], list[PaperNumber | None]] = quote_ratios
+    """The paper's numbers of the cases."""
+
+
+RULES = {
+    "ends": Rule(decide_end, quote=lambda cases: quote_ratios(cases[:1])),
+    "fails": Rule(decide_failure),
+    "falls": Rule(decide_fall, 2),
+    "costs": Rule(decide_cost, 2, lambda cases: [find_perplexity(case.model) for case in reversed(cases)]),
+    "nearer": Rule(decide_nearness, 2),
+    "alike": Rule(decide_likeness, 2),
 }
 
 
@@ -317,14 +244,32 @@ def ratio_of(record: Record) -> Ratio:
     return found
 
 
-def mean_share(records: dict[int, Record]) -> Difference:
+def find_shares(claim: Claim, measured: Measurements) -> list[Difference]:
+    """The mean r_L of each case; empty unless all cases have records of the same initialisations."""
+    found = find_records(claim, measured)
+    return [mean_share(list(records.values())) for records in found] if all(share_seeds(found)) else []
+
+
+def mean_share(records: Sequence[Record]) -> Difference:
     """The mean r_L over initialisations, with an interval."""
-    ratios = [ratio_of(record) for record in records.values()]
+    ratios = [ratio_of(record) for record in records]
     shares = [Difference(ratio.value, *ratio.interval()) for ratio in ratios]
     if not any(share.value for share in shares):
         return Difference(0.0, 0.0, max(share.high for share in shares))
     combined = combine(shares)
     return Difference(combined.value, max(0.0, combined.low), min(1.0, combined.high))
+
+
+def compare_contexts(first: Record, second: Record) -> Difference:
+    """The difference of two ratios on the contexts that both records have."""
+    one, other = first.counts.unended, second.counts.unended
+    both = sorted(one.keys() & other.keys())
+    return compare_paired(compare([one[context] for context in both], [other[context] for context in both]))
+
+
+def decide_sign(found: Difference) -> Verdict:
+    """Whether a difference is positive."""
+    return Verdict.HOLDS if found.low > 0 else Verdict.DOES_NOT if found.high < 0 else Verdict.UNDECIDED
 
 
 def all_lengths(record: Record) -> dict[int, int]:

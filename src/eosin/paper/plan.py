@@ -215,7 +215,13 @@ class Plan:
 
     @cached_property
     def trainings(self) -> list[TrainRun]:
-        return drop_duplicates(self._iterate_trainings())
+        return drop_duplicates(
+            self.plan_training(model, seed, combination)
+            for exhibit in self.exhibits
+            for model, combination in itertools.product(exhibit.trained_models, exhibit.combinations)
+            if model not in self.preset.bundled
+            for seed in self._exhibit_seeds(exhibit, model)
+        )
 
     @cached_property
     def audits(self) -> list[AuditRun]:
@@ -262,13 +268,11 @@ class Plan:
 
     def plan_training(self, model: str, seed: int, combination: dict[str, Any]) -> TrainRun:
         """A run of a model. A combination of a sweep that changes nothing is the model's own run."""
-        changes = self._merge_changes(model)
+        changes, name = self._merge_changes(model), name_run(model, seed)
         usual = merge(read_model_settings(model), changes)
-        sections = ((name.split(".", 1), value) for name, value in combination.items())
-        differs = any(usual.get(section, {}).get(key) != value for (section, key), value in sections)
-        if differs:
+        if merge(usual, *list_changes(combination)) != usual:
             changes = merge(changes, *list_changes(combination))
-        name = name_run(model, seed) + (f"-{label_settings(combination)}" if differs else "")
+            name += f"-{label_settings(combination)}"
         return TrainRun(name, model, seed, changes, hash_settings(model, changes))
 
     def _merge_changes(self, model: str) -> Changes:
@@ -281,13 +285,6 @@ class Plan:
         if exhibit.sweep:
             return self.list_seeds(model)[: exhibit.initialisations]
         return self.seeds[:1] if exhibit.pairs else self.list_seeds(model)
-
-    def _iterate_trainings(self) -> Iterator[TrainRun]:
-        for exhibit in self.exhibits:
-            models = [model for model in exhibit.trained_models if model not in self.preset.bundled]
-            for model, combination in itertools.product(models, exhibit.combinations):
-                for seed in self._exhibit_seeds(exhibit, model):
-                    yield self.plan_training(model, seed, combination)
 
     def _iterate_audits(self) -> Iterator[AuditRun]:
         for exhibit in self.exhibits:

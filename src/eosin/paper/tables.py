@@ -23,7 +23,7 @@ from eosin.paper.plan import TraceExamples
 from eosin.paper.results import Example, RunEntry
 from eosin.records.record import Record
 from eosin.records.statistics import LengthSummary, mean_and_deviation, summarize_lengths
-from eosin.report.audits import QUANTILES, Share, to_percent, to_percent_interval
+from eosin.report.audits import QUANTILES, to_percent, to_percent_interval
 from eosin.report.tables import Column, Table, Value, format_count, format_one_decimal, format_two_decimals
 
 Row = tuple[Value, ...]
@@ -159,13 +159,10 @@ def measure_ratio(records: Sequence[Record], paper: PaperNumber | None = None, l
     if not records:
         return None
     shares = [record.counts.ratio(limit or record.signature.max_steps) for record in records]
-    return summarize([to_percent(share) for share in shares], mean_interval(shares), paper)
-
-
-def mean_interval(shares: Sequence[Share]) -> tuple[float, float]:
-    """As wide as the interval of one audit, however many there are: all count on the same contexts."""
     lows, highs = zip(*map(to_percent_interval, shares), strict=True)
-    return fmean(lows), fmean(highs)
+    # as wide as the interval of one audit, however many there are: all count on the same contexts
+    interval = fmean(lows), fmean(highs)
+    return summarize([to_percent(share) for share in shares], interval, paper)
 
 
 def measure_proved(records: Sequence[Record]) -> float:
@@ -318,28 +315,18 @@ def tabulate_sweep(data: ExhibitData) -> Table:
     rows: list[Row] = []
     for member in exhibit.models:
         tried = [(each, data.find_sweep(member.model, each)) for each in exhibit.combinations]
-        best = find_best([list_valid_perplexities(runs.values()) for _, runs in tried])
-        for combination, runs in tried:
-            valid = list_valid_perplexities(runs.values())
+        perplexities = [list_valid_perplexities(runs.values()) for _, runs in tried]
+        best = min(map(fmean, perplexities)) if all(perplexities) else None
+        for (combination, runs), valid in zip(tried, perplexities, strict=True):
             ratios = [measure_ratio(list(data.find_records(runs, each).values())) for each in exhibit.decoders]
             chosen = ["us"] * (bool(valid) and fmean(valid) == best) + ["the paper"] * (combination == member.paper)
-            measured = (
-                summarize(valid, None, None),
-                *ratios,
-                describe_training(list(runs.values()))[0],
-                ", ".join(chosen),
-            )
-            rows.append((member.label, *combination.values(), *measured))
+            measured = summarize(valid, None, None), *ratios, describe_training(list(runs.values()))[0]
+            rows.append((member.label, *combination.values(), *measured, ", ".join(chosen)))
     return data.build_table(columns, rows, *[data.describe_limit()] * bool(exhibit.decoders))
 
 
 def list_valid_perplexities(entries: Iterable[RunEntry]) -> list[float]:
     return [entry.perplexity.valid for entry in entries if entry.perplexity.valid is not None]
-
-
-def find_best(perplexities: Sequence[list[float]]) -> float | None:
-    """The lowest mean; None unless every combination has one."""
-    return min(map(fmean, perplexities)) if all(perplexities) else None
 
 
 def format_setting(value: object) -> str:
