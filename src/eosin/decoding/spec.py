@@ -18,18 +18,6 @@ from eosin.settings import suggest
 CONSISTENT = "consistent-"
 BUILT_IN = {None, *TRUNCATIONS.values()}
 """The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
 
 
 def parse_decoder(spec: str) -> Decoder:
