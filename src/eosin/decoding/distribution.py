@@ -89,11 +89,6 @@ class NextToken:
         return (self._block_log_mass - self.log_total[:, None]).exp()
 
     @cached_property
-    def log_rest(self) -> Float64[Tensor, " batch"]:
-        """The log of the unnormalised mass of all tokens that do not end the sequence."""
-        return self._block_log_mass.logsumexp(-1)
-
-    @cached_property
     def log_total(self) -> Float64[Tensor, " batch"]:
         # not logaddexp: the last bits of that depend on where in a batch a row stands (docs/log.md)
         return torch.cat([self._block_log_mass, self._eos_logits / self._temperature], dim=1).logsumexp(-1)
