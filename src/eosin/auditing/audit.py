@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -160,24 +160,17 @@ def first_prefixes(contexts: Contexts) -> Tensor:
     return torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
 
 
+@dataclass
 class ShardCounter:
     """One decoder on all contexts of a job, counted by shard."""
 
-    def __init__(
-        self,
-        job: Job,
-        decoder: Decoder,
-        signature: dict[str, Any],
-        prover: Prover | None,
-        text_of: Callable[[list[int]], str] | None,
-    ):
-        self.job = job
-        self.decoder = decoder
-        self.signature = signature
-        self.prover = prover
-        self.text_of = text_of
-        self.drifts: dict[tuple[int, ...], tuple[int, int, int, float]] = {}
-        """By cycle, the context of an example and what moves in it."""
+    job: Job
+    decoder: Decoder
+    signature: dict[str, Any]
+    prover: Prover | None
+    text_of: Callable[[list[int]], str] | None
+    drifts: dict[tuple[int, ...], tuple[int, int, int, float]] = field(default_factory=dict)
+    """By cycle, the context of an example and what moves in it."""
 
     def count(self, done: set[str], watch: Watch) -> Iterator[Record]:
         """A record for each shard that is not done yet, in the order in which they are finished."""
