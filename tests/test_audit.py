@@ -16,7 +16,7 @@ from members import DECODERS, MODELS, VOCAB, Specimen, crossed, fits, neural, pr
 
 import eosin
 from eosin.auditing import audit as run
-from eosin.auditing.tally import ngrams
+from eosin.auditing.tally import count_ngrams
 from eosin.causes import Cause
 from eosin.decoding.loops import PERIODS, SHORTEST, find_tail
 from eosin.errors import BadInput
@@ -171,7 +171,7 @@ def test_a_loop_is_proved_or_seen():
 @given(st.lists(st.integers(0, 3), max_size=25), st.sampled_from([1, 4]))
 def test_ngrams_by_definition(tokens: list[int], n: int):
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
-    assert ngrams(np.array(tokens, dtype=np.int64), n) == (len(grams), len(set(grams)))
+    assert count_ngrams(np.array(tokens, dtype=np.int64), n) == (len(grams), len(set(grams)))
 
 
 def test_random_tokens_do_not_loop():

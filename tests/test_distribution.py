@@ -59,7 +59,6 @@ ASKED = {
     "support": lambda it: [it.support()],
     "eos_rank": lambda it: [it.eos_rank()],
     "at": lambda it: [it.at(0.7).log_probs()],
-    "first": lambda it: [it.first(2).log_probs()],
     "select": lambda it: [it.select(torch.tensor([1, 0])).log_probs()],
 }
 """What a method says, as values that can be compared. A new one needs its line."""

@@ -10,7 +10,7 @@ from members import MODELS, SAMPLERS, VOCAB, Specimen, fits, prefixes
 from torch import Tensor
 
 import eosin
-from eosin.auditing.tally import reported
+from eosin.auditing.tally import list_reported_steps
 from eosin.decoding.job import Job
 from eosin.decoding.loop import unroll
 from eosin.decoding.survival import LEAST_WEIGHT, Survival, roulette
@@ -140,7 +140,7 @@ def test_shards_of_estimates_add_up(monkeypatch: pytest.MonkeyPatch):
     whole = eosin.audit(MODEL, [[1]] * 50, ["ancestral"], max_steps=30, survival=True).by_decoder["ancestral"].counts
     monkeypatch.setattr(run, "SHARD", 7)
     parts = eosin.audit(MODEL, [[1]] * 50, ["ancestral"], max_steps=30, survival=True).by_decoder["ancestral"].counts
-    for step in reported(30):
+    for step in list_reported_steps(30):
         assert parts.ratio(step).value == pytest.approx(whole.ratio(step).value, rel=1e-12)
         assert parts.ratio(step).error == pytest.approx(whole.ratio(step).error, rel=1e-9)
     with pytest.raises(BadInput, match="estimated after steps 1, 2, 5, 10, 20, 30, not 7"):

@@ -12,7 +12,6 @@ class Cause(StrEnum):
     LOOPING = "looping"
     """Met the limit in a loop that nothing was proved about."""
     LIMIT = "limit"
-    WINDOW = "context window"
 
     @property
     def ends(self) -> bool:

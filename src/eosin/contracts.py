@@ -1,4 +1,4 @@
-"""The interfaces of this library: what a model, a state, a head, a truncation rule, a search and a decoder are.
+"""The interfaces of this library: what a model, a state, a head, a truncation rule and a decoder are.
 
 Everything that generates is `prefill` and `step` over an explicit state. Everything that truncates is a set of kept
 tokens. The other modules implement these interfaces.
@@ -9,18 +9,17 @@ each of them in one place, and does without where it is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from eosin.outcome import Completion, Proof
-
 if TYPE_CHECKING:
     from eosin.decoding.distribution import NextToken
     from eosin.decoding.samplers import Draw
+    from eosin.decoding.search import Search
     from eosin.decoding.selection import Line
     from eosin.decoding.truncation import Kept
     from eosin.log_odds import LogOdds, Promise
@@ -296,43 +295,6 @@ class Passing(Protocol):
 
 
 @runtime_checkable
-class Search(Protocol):
-    """Contexts under way with one decoder: the bookkeeping between two steps of the model."""
-
-    eos_ids: EosIds
-
-    @property
-    def contexts(self) -> int:
-        """How many contexts are still under way."""
-
-    @property
-    def rows(self) -> int:
-        """How many rows of the model's batch they take."""
-
-    @property
-    def steps(self) -> Rows:
-        """How many tokens each row has produced."""
-
-    def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
-        """Take one step on every row: the next tokens, and the rows of the present batch that they follow."""
-
-    def join(self, other: Any) -> Search:
-        """Both sets of contexts, the rows of `other` last."""
-
-    def take_finished(self) -> list[Completion]:
-        """The contexts that have ended since the last call."""
-
-    def index_of(self, row: int) -> int:
-        """The index of the context in a row."""
-
-    def tokens_of(self, row: int) -> list[int]:
-        """The tokens that a row has produced so far."""
-
-    def retire(self, proofs: Mapping[int, Proof]) -> Rows:
-        """End the contexts of these rows as proved infinite, and return the rows that are left."""
-
-
-@runtime_checkable
 class Decoder(Protocol):
     """A decoding algorithm; its `str` is its specification, as in "consistent-nucleus:0.2"."""
 
@@ -347,7 +309,7 @@ class Decoder(Protocol):
     def check(self, vocab_size: int) -> None:
         """Raise a ValueError if the decoder does not fit a vocabulary of this size."""
 
-    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int, stop: Stop | None) -> Search:
+    def begin(self, indices: Rows, eos_ids: EosIds, max_steps: int, seed: int, stop: Stop | None) -> Search[Any]:
         """A search over contexts that have just been prefilled, one row each."""
 
 

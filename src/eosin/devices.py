@@ -103,7 +103,7 @@ def eval_mode(model: object) -> Iterator[None]:
 
 @contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """So many CPU threads inside; None leaves their number as it is."""
+    """Use so many CPU threads inside; None leaves their number unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -114,7 +114,7 @@ def use_threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Tensors of which nothing else is said are made on the CPU inside, whatever the default device."""
+    """Inside, tensors without an explicit device are created on the CPU, whatever the default device."""
     with torch.device("cpu"):
         yield
 
@@ -135,10 +135,10 @@ def own_precision() -> Iterator[None]:
 
 
 def multiply_exactly(stack: ExitStack) -> None:
-    """No product of float32 is rounded to less before it is added up, until the stack is left."""
+    """Until the stack is closed, multiply float32 in full precision."""
     try:
         before = torch.get_float32_matmul_precision()
-    except RuntimeError:  # it was set by the settings that torch has for each kind of product, and by no other
+    except RuntimeError:  # it was set for single kinds of products only
         backends: Any = torch.backends
         for kind in (backends, backends.cuda.matmul, backends.mkldnn.matmul):
             if (its_own := kind.fp32_precision) not in ("none", "ieee"):

@@ -1,4 +1,4 @@
-"""What happens during long work, told to a watch: progress, results and, in return, the wish to stop.
+"""Events of long work: a watch gets progress and results, and may stop the work.
 
 Decoding, audits and training call their watch with one event after the other. A watch draws a bar, writes a log or
 collects results. It ends the work by raising `Stopped`: everything that is finished by then is saved.
@@ -29,4 +29,4 @@ class Stopped(Exception):  # noqa: N818 (no error: somebody asked for it)
 
 
 def ignore(event: Event) -> None:
-    """The watch of nobody."""
+    """A watch that ignores every event."""

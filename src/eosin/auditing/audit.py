@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -129,10 +129,10 @@ def audit(
             if ALL in shards:
                 continue
             prover = prover_of(model, decoder, steady) if signature["proofs"] else None
-            counter = ShardCounter(job, decoder, wanted[str(decoder)], prover)
+            counter = ShardCounter(job, decoder, wanted[str(decoder)], prover, text_of)
             for record in counter.count(shards, watch):
-                save_certificates(out, counter.certificates())
-                record = add_text(record, text_of)
+                if out is not None and (certificates := counter.certificates()):
+                    append_certificates(cycles_path(Path(out)), certificates)
                 write(record)
                 done.append(record)
                 watch(Event("shard", {"record": record}))
@@ -160,16 +160,17 @@ def first_prefixes(contexts: Contexts) -> Tensor:
     return torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
 
 
+@dataclass
 class ShardCounter:
     """One decoder on all contexts of a job, counted by shard."""
 
-    def __init__(self, job: Job, decoder: Decoder, signature: dict[str, Any], prover: Prover | None):
-        self.job = job
-        self.decoder = decoder
-        self.signature = signature
-        self.prover = prover
-        self.drifts: dict[tuple[int, ...], tuple[int, int, int, float]] = {}
-        """By cycle, the context of an example and what moves in it."""
+    job: Job
+    decoder: Decoder
+    signature: dict[str, Any]
+    prover: Prover | None
+    text_of: Callable[[list[int]], str] | None
+    drifts: dict[tuple[int, ...], tuple[int, int, int, float]] = field(default_factory=dict)
+    """By cycle, the context of an example and what moves in it."""
 
     def count(self, done: set[str], watch: Watch) -> Iterator[Record]:
         """A record for each shard that is not done yet, in the order in which they are finished."""
@@ -187,6 +188,9 @@ class ShardCounter:
 
     def _record(self, tally: Tally) -> Record:
         self._measure_drifts(tally)
+        if self.text_of is not None:
+            for cycle, loop in tally.loops.items():
+                tally.loops[cycle] = structs.replace(loop, text=self.text_of(list(cycle)))
         shard = name_shard(range(tally.start, tally.start + len(tally.unended)))
         return Record(Signature.from_table({**self.signature, "shard": shard}), tally.counts())
 
@@ -210,14 +214,6 @@ class ShardCounter:
         return [CertifiedCycle(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
 
 
-def add_text(record: Record, text_of: Callable[[list[int]], str] | None) -> Record:
-    """The record with the text of its loops."""
-    if text_of is None:
-        return record
-    loops = {cycle: structs.replace(loop, text=text_of(list(cycle))) for cycle, loop in record.counts.loops.items()}
-    return structs.replace(record, counts=structs.replace(record.counts, loops=loops))
-
-
 def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Path | str | None) -> None:
     """A decoder that the caller wrote may have changed, and kept its name."""
     known: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
@@ -239,11 +235,6 @@ def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:
     for certificate in read_certificates(cycles_path(Path(out))):
         if certificate.model != model:
             raise BadInput(f"{cycles_path(Path(out))} holds certificates of another model; name another file (--out)")
-
-
-def save_certificates(out: Path | str | None, certificates: list[CertifiedCycle]) -> None:
-    if out is not None and certificates:
-        append_certificates(cycles_path(Path(out)), certificates)
 
 
 def name_shard(shard: range) -> str:

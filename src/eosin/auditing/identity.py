@@ -91,8 +91,6 @@ def hash_behaviour(model: Generative, prefixes: Prefix, max_steps: int = TRIED_S
 class Witness(LeftToRight):
     """Takes the most probable token that does not end the sequence, and hashes every distribution."""
 
-    keeps_eos = False
-
     def __init__(self) -> None:
         self.digest = sha256()
 

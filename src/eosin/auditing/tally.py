@@ -79,7 +79,7 @@ class Tally:
     def _add_ngrams(self, tokens: Tokens, length: int) -> None:
         """Count those of the first `length` tokens. If there are fewer tokens, the rest repeats them."""
         for n in NGRAMS:
-            total, different = ngrams(tokens[:length], n)
+            total, different = count_ngrams(tokens[:length], n)
             total = max(total, length - n + 1)
             self.ngrams[n] += total
             self.repeated[n] += total - different
@@ -111,17 +111,19 @@ def is_cut_loop(completion: Completion) -> bool:
 
 def weights_of(survival: np.ndarray, max_steps: int) -> Weights:
     """One path's weight, and its square, after each step that is reported: zero once it has ended."""
-    weights = {step: float(survival[step - 1]) if step <= len(survival) else 0.0 for step in reported(max_steps)}
+    weights = {
+        step: float(survival[step - 1]) if step <= len(survival) else 0.0 for step in list_reported_steps(max_steps)
+    }
     return Weights({step: (weight, weight**2) for step, weight in weights.items()})
 
 
-def reported(max_steps: int) -> list[int]:
+def list_reported_steps(max_steps: int) -> list[int]:
     """1, 2, 5, 10, 20, 50, ... and the limit."""
     steps = [m * 10**power for power in range(len(str(max_steps))) for m in (1, 2, 5)]
     return [*(step for step in steps if step < max_steps), max_steps]
 
 
-def ngrams(tokens: Tokens, n: int) -> tuple[int, int]:
+def count_ngrams(tokens: Tokens, n: int) -> tuple[int, int]:
     """How many n-grams there are, and how many different ones."""
     if len(tokens) < n:
         return 0, 0

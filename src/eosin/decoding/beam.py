@@ -18,7 +18,7 @@ from torch import Tensor
 from eosin.causes import Cause
 from eosin.contracts import EosIds, Rows, Stop, Token
 from eosin.decoding.distribution import NextToken, top_places
-from eosin.decoding.search import Table, TableSearch, append_step
+from eosin.decoding.search import Search, Table, append_step
 from eosin.errors import BadInput
 from eosin.log_odds import LogOdds, is_most_probable
 from eosin.outcome import Completion
@@ -87,7 +87,7 @@ class HypothesisTable(Table):
     best_place: Int[Tensor, " contexts"]
 
 
-class Hypotheses(TableSearch[HypothesisTable]):
+class Hypotheses(Search[HypothesisTable]):
     """Contexts of beam search. Rows of the batch are their unfinished hypotheses, context by context."""
 
     def __init__(self, beam: Beam, indices: Rows, eos_ids: EosIds, max_steps: int):

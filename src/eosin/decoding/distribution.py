@@ -89,11 +89,6 @@ class NextToken:
         return (self._block_log_mass - self.log_total[:, None]).exp()
 
     @cached_property
-    def log_rest(self) -> Float64[Tensor, " batch"]:
-        """The log of the unnormalised mass of all tokens that do not end the sequence."""
-        return self._block_log_mass.logsumexp(-1)
-
-    @cached_property
     def log_total(self) -> Float64[Tensor, " batch"]:
         # not logaddexp: the last bits of that depend on where in a batch a row stands (docs/log.md)
         return torch.cat([self._block_log_mass, self._eos_logits / self._temperature], dim=1).logsumexp(-1)
@@ -220,17 +215,6 @@ class NextToken:
         masses = [log_mass(block, self._peak, scratch, temperature) for block in self._store]
         return replace(self, _block_log_mass=torch.stack(masses, dim=1), _temperature=temperature)
 
-    def first(self, rows: int) -> NextToken:
-        """The first rows, without copying them."""
-        return replace(
-            self,
-            _store=self._store[:, :rows],
-            _group_max=self._group_max[:rows],
-            _peak=self._peak[:rows],
-            _eos_logits=self._eos_logits[:rows],
-            _block_log_mass=self._block_log_mass[:rows],
-        )
-
     def select(self, rows: Rows) -> NextToken:
         return replace(
             self,
@@ -283,8 +267,8 @@ def survey(logits: Logits, eos_ids: EosIds, rows: int, workspace: Workspace) -> 
     above_peak = torch.stack(peaks, dim=1).double() - peak.double()[:, None]
     block_log_mass = torch.stack(masses, dim=1) + above_peak
     eos = logits.eos(eos_logits.double() - peak.double()[:, None], block_log_mass.logsumexp(-1))
-    whole = NextToken(store, torch.cat(group_max, dim=1), peak, eos_ids, eos, vocab, block_log_mass)
-    return whole.first(rows)
+    group_maxima = torch.cat(group_max, dim=1)[:rows]
+    return NextToken(store[:, :rows], group_maxima, peak[:rows], eos_ids, eos[:rows], vocab, block_log_mass[:rows])
 
 
 def log_mass(

@@ -168,22 +168,15 @@ def pack_prefixes(prefixes: Prefixes, model: Generative) -> tuple[Int[Tensor, " 
         if not isinstance(row, list | tuple) or not row:
             raise BadInput(f"prefix {place} must be a list of at least one token id, got {row!r}")
     device = device_of(model) or (prefixes.device if torch.is_tensor(prefixes) else None)
-    tokens = pack_tokens(list(chain.from_iterable(rows)), model.vocab_size, device)
-    if tokens is None:  # something is wrong, or written in an unusual way
-        checked = [
+    tokens = list(chain.from_iterable(rows))
+    if set(map(type, tokens)) != {int} or min(tokens) < 0 or max(tokens) >= model.vocab_size:
+        # something is wrong, or written in an unusual way
+        tokens = [
             check_whole(f"each token id of prefix {place}", token, 0, model.vocab_size)
             for place, row in enumerate(rows)
             for token in row
         ]
-        tokens = torch.tensor(checked, device=device)
-    return tokens, [0, *accumulate(map(len, rows))]
-
-
-def pack_tokens(tokens: list[Any], vocab_size: int, device: torch.device | None) -> Int[Tensor, " tokens"] | None:
-    """The tokens as a tensor; None unless all of them are Python ints within the vocabulary."""
-    if set(map(type, tokens)) != {int} or min(tokens) < 0 or max(tokens) >= vocab_size:
-        return None
-    return torch.tensor(tokens, device=device)
+    return torch.tensor(tokens, device=device), [0, *accumulate(map(len, rows))]
 
 
 @runtime_checkable

@@ -21,9 +21,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from eosin.contracts import Decoder, Rows, Search, State, Token
+from eosin.contracts import Decoder, Rows, State, Token
 from eosin.decoding.distribution import NextToken, Workspace, survey
 from eosin.decoding.job import Context, Job
+from eosin.decoding.search import Search
 from eosin.devices import own_precision
 from eosin.events import Event, Watch, ignore
 from eosin.logits import Logits, as_logits
@@ -96,7 +97,7 @@ class Waiting:
 class Cohort:
     """Contexts under way, and what the model reads next. Rows beyond those of the search are padding."""
 
-    search: Search
+    search: Search[Any]
     token: Token
     state: Any
     """The model's state."""
@@ -176,7 +177,7 @@ class Loop:
             f"got {type(logits).__name__} of shape {shape} and {type(state).__name__}"
         )
 
-    def _advance(self, search: Search, logits: Logits, state: State, memory: Any = None) -> Cohort:
+    def _advance(self, search: Search[Any], logits: Logits, state: State, memory: Any = None) -> Cohort:
         rows_before = search.rows
         next_token = survey(logits, search.eos_ids, rows_before, self.workspace)
         check_finite(next_token, search)
@@ -200,7 +201,7 @@ def padded_size(rows: int) -> int:
     return max(SMALLEST_BATCH, -(-rows // BATCH_MULTIPLE) * BATCH_MULTIPLE)
 
 
-def check_finite(next_token: NextToken, search: Search) -> None:
+def check_finite(next_token: NextToken, search: Search[Any]) -> None:
     broken = ~next_token.log_total.isfinite()
     if broken.any():
         row = int(broken.nonzero()[0, 0])

@@ -12,7 +12,7 @@ from eosin.causes import Cause
 from eosin.contracts import Chooser, EosIds, Rows, Stop, Token, Uniforms
 from eosin.decoding.distribution import NextToken
 from eosin.decoding.randomness import uniforms
-from eosin.decoding.search import Table, TableSearch, append_step
+from eosin.decoding.search import Search, Table, append_step
 from eosin.outcome import Completion
 
 
@@ -22,7 +22,7 @@ class PathTable(Table):
     history: Int[Tensor, "contexts time"]
 
 
-class Paths(TableSearch[PathTable]):
+class Paths(Search[PathTable]):
     """Contexts of a decoder that chooses one token per row.
 
     A decoder that remembers something of each row has a subclass of this, with a column for it in the table.

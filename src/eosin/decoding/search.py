@@ -1,4 +1,4 @@
-"""What all searches share: a table of the contexts under way, and the completions that are finished."""
+"""A search: contexts under way with one decoder, in a table, and the completions that are finished."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from eosin.causes import Cause
-from eosin.contracts import EosIds, Rows
+from eosin.contracts import EosIds, Rows, Token
+from eosin.decoding.distribution import NextToken
 from eosin.outcome import Completion, Proof
 
 T = TypeVar("T", bound="Table")
-S = TypeVar("S", bound="TableSearch")  # type: ignore[type-arg]
+S = TypeVar("S", bound="Search")  # type: ignore[type-arg]
 
 
 @dataclass
@@ -39,8 +40,11 @@ class Table:
         return replace(self, **{name: torch.cat(pair) for name, pair in pairs.items()})
 
 
-class TableSearch(Generic[T]):
-    """The part of a `Search` that does not depend on the decoder. A subclass adds `advance`, and what is abstract."""
+class Search(Generic[T]):
+    """Contexts under way with one decoder: the bookkeeping between two steps of the model.
+
+    A subclass for a kind of decoder says how they advance, and what is abstract here.
+    """
 
     def __init__(self, table: T, eos_ids: EosIds, max_steps: int):
         self.table = table
@@ -50,14 +54,17 @@ class TableSearch(Generic[T]):
 
     @property
     def contexts(self) -> int:
+        """How many contexts are still under way."""
         return len(self.table.index)
 
     @property
     def rows(self) -> int:
+        """How many rows of the model's batch they take."""
         return len(self.owners)
 
     @property
     def steps(self) -> Rows:
+        """How many tokens each row has produced."""
         return self.table.steps[self.owners]
 
     @property
@@ -65,26 +72,35 @@ class TableSearch(Generic[T]):
         """For each row of the batch, which entry of the table it belongs to."""
         raise NotImplementedError
 
+    def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
+        """Take one step on every row: the next tokens, and the rows of the present batch that they follow."""
+        raise NotImplementedError
+
     def tokens_of(self, row: int) -> list[int]:
+        """The tokens that a row has produced so far."""
         raise NotImplementedError
 
     def log_prob_of(self, row: int) -> float:
         raise NotImplementedError
 
     def index_of(self, row: int) -> int:
+        """The index of the context in a row."""
         return int(self.table.index[self.owners[row]])
 
     def join(self: S, other: S) -> S:
+        """Both sets of contexts, the rows of `other` last."""
         both = copy(self)
         both.table = self.table.join(other.table)
         both.ended = self.ended + other.ended
         return both
 
     def take_finished(self) -> list[Completion]:
+        """The contexts that have ended since the last call."""
         ended, self.ended = self.ended, []
         return ended
 
     def retire(self, proofs: Mapping[int, Proof]) -> Rows:
+        """End the contexts of these rows as proved infinite, and return the rows that are left."""
         owners = self.owners
         left = torch.ones_like(self.table.index, dtype=torch.bool)
         for row, proof in sorted(proofs.items()):

@@ -66,7 +66,8 @@ def find_line(next_token: NextToken, order: Order, weight: Weight, enough: Enoug
         reached = enough(running)
         some = some & reached.any(1) if not digits else some
         # in a later pass rounding may leave the last bin just short: it is the one all the same
-        digit = torch.where(reached.any(1), reached.int().argmax(1), last_filled(sizes))[:, None]
+        last_filled = BINS - 1 - (sizes > 0).flip(1).int().argmax(1)
+        digit = torch.where(reached.any(1), reached.int().argmax(1), last_filled)[:, None]
         before = (running - by_bin).gather(2, digit.expand(len(running), -1, -1))
         digits.append(digit)
         if sizes.gather(1, digit).max() <= CROWD:
@@ -106,10 +107,6 @@ def next_digit(
         matching *= rest.floor() == digit
         rest = rest.frac_().mul_(BINS)
     return matching, rest.long()
-
-
-def last_filled(sizes: Int[Tensor, "batch bins"]) -> Int[Tensor, " batch"]:
-    return BINS - 1 - (sizes > 0).flip(1).int().argmax(1)
 
 
 def sort_bin(

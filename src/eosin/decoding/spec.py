@@ -8,7 +8,7 @@ The names that `generate` of Hugging Face uses are understood too: top_p:0.9 is 
 
 from __future__ import annotations
 
-from eosin.contracts import Decoder, Truncation
+from eosin.contracts import Decoder
 from eosin.decoding.beam import Beam
 from eosin.decoding.samplers import Greedy, Sampler
 from eosin.decoding.truncation import TRUNCATIONS, Consistent, parse_number
@@ -16,18 +16,6 @@ from eosin.errors import BadInput
 from eosin.settings import suggest
 
 CONSISTENT = "consistent-"
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
-BUILT_IN = {None, *TRUNCATIONS.values()}
-"""The rules that come with the package, and none."""
 BUILT_IN = {None, *TRUNCATIONS.values()}
 """The rules that come with the package, and none."""
 
@@ -56,7 +44,10 @@ def build_decoder(name: str, value: str, options: dict[str, str]) -> Decoder:
         return Beam(parse_width(value), **options)
     check_options(options, "temperature")
     temperature = parse_number(options.get("temperature", "1"))
-    return Sampler(None if name == "ancestral" else parse_truncation(name, value), temperature)
+    if name == "ancestral":
+        return Sampler(None, temperature)
+    rule = TRUNCATIONS[name.removeprefix(CONSISTENT)].parse(value)
+    return Sampler(Consistent(rule) if name.startswith(CONSISTENT) else rule, temperature)
 
 
 def is_specified(decoder: Decoder) -> bool:
@@ -66,11 +57,6 @@ def is_specified(decoder: Decoder) -> bool:
         return TRUNCATIONS.get(name) in BUILT_IN and parse_decoder(str(decoder)) == decoder
     except BadInput:
         return False
-
-
-def parse_truncation(name: str, value: str) -> Truncation:
-    rule = TRUNCATIONS[name.removeprefix(CONSISTENT)].parse(value)
-    return Consistent(rule) if name.startswith(CONSISTENT) else rule
 
 
 def decoder_names() -> list[str]:
