@@ -12,7 +12,7 @@ from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.records.record import LoopCount, Record
 from eosin.records.statistics import Estimate, LengthSummary, Ratio
-from eosin.report.facts import describe_common_facts, find_differing_facts, list_facts, make_title
+from eosin.report.facts import find_differing_facts, list_facts, make_title
 from eosin.report.tables import (
     Column,
     Table,
@@ -103,7 +103,7 @@ def tabulate(records: Sequence[Record], measures: Sequence[Measure], subject: st
     return Table(
         columns=tuple(column for column, _ in chosen),
         rows=tuple(tuple(measure(record) for _, measure in chosen) for record in records),
-        title=make_title(subject, describe_common_facts([record.signature for record in records])),
+        title=make_title(subject, [record.signature for record in records]),
     )
 
 
@@ -143,7 +143,7 @@ def _tabulate_columns(records: Sequence[Record], first: Column, rows: Sequence[t
         for known, signature in zip(facts, signatures, strict=True)
     ]
     columns = (first, *(Column(label, format_two_decimals) for label in labels))
-    return Table(columns, tuple(rows), make_title(what, describe_common_facts(signatures)))
+    return Table(columns, tuple(rows), make_title(what, signatures))
 
 
 def tabulate_survival(records: Sequence[Record]) -> Table:
@@ -215,7 +215,7 @@ def tabulate_loops(records: Sequence[Record]) -> Table:
         for record, tokens, loop in loops[:MOST_LOOPS]
     ]
     more = f"{len(loops) - MOST_LOOPS:,} more loops are not shown" if len(loops) > MOST_LOOPS else ""
-    title = make_title("loops", describe_common_facts([record.signature for record in records]))
+    title = make_title("loops", [record.signature for record in records])
     return Table((*(column for column, _ in identity), *LOOP_COLUMNS), tuple(rows), title, more)
 
 
