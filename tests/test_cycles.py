@@ -90,9 +90,9 @@ def runs_for_ever(model, cycle, steps: int):
         _, state = model.prefill(torch.tensor([[1]] * 8))
         state = type(state)(dynamics_of(model).memory(starts, dtype), state.second)
         for step in range(steps):
-            token = cycle.tokens[step % cycle.period]
+            token = cycle.tokens[step % len(cycle.tokens)]
             logits, state = model.step(torch.full((8,), token), state)
-            assert (logits.dense().argmax(1) == cycle.tokens[(step + 1) % cycle.period]).all()
+            assert (logits.dense().argmax(1) == cycle.tokens[(step + 1) % len(cycle.tokens)]).all()
     model.to(torch.float64)
 
 

@@ -73,7 +73,7 @@ def test_distribution_is_the_definition(head: str):
     prefix, tokens = prefixes(5), prefixes(5, length=30, seed=2)
     logits, _ = model(torch.cat([prefix, tokens], 1), model.initial(5), context=2)
     probs = logits.dense().softmax(-1)
-    plain = getattr(logits, "inner", logits).dense()
+    plain = (logits.source if isinstance(logits, Rewritten) else logits).dense()
     others = [token for token in range(VOCAB) if token != EOS]
     rows = [SURVIVALS[head](row, EOS, **HEADS[head].examples[0]) for row in plain.tolist()]
     expected_survival = torch.tensor(rows, dtype=torch.float64)
@@ -88,7 +88,7 @@ def test_context_does_not_count(head: str):
     model = neural("tanh", head, epsilon=0.1)
     for length in (1, 5, 20):
         logits, _ = model.prefill(prefixes(3, length=length))
-        expected = run(model.head, logits.inner.dense()[:, EOS, None])
+        expected = run(model.head, logits.source.dense()[:, EOS, None])
         assert_close(1 - logits.dense().softmax(-1)[:, EOS], expected[:, 0].exp())
 
 

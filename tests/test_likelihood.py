@@ -10,7 +10,7 @@ from members import EOS, NEURAL, Specimen, prefixes
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eosin.models.loss import BLOCK, by_block, log_softmax_at
+from eosin.models.loss import BLOCK, group_by_block, log_softmax_at
 
 VOCABULARIES = [2, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]
 
@@ -118,7 +118,7 @@ def test_autocast_reaches_the_output_layer():
 @given(target=st.lists(st.integers(0, 4 * BLOCK - 1), max_size=30))
 def test_rows_by_block_are_a_partition(target: list[int]):
     tensor = torch.tensor(target, dtype=torch.int64)
-    parts = by_block(tensor, 4 * BLOCK)
+    parts = group_by_block(tensor, 4 * BLOCK)
     assert len(parts) == 4
     assert sorted(row for part in parts for row in part.tolist()) == list(range(len(target)))
     for block, part in enumerate(parts):

@@ -259,7 +259,7 @@ def test_models_of_any_precision_decode(dtype: torch.dtype):
     with torch.inference_mode():
         logits, _ = model.prefill(prefixes(20))
         asked = survey(logits, torch.tensor([EOS]), 20, Workspace())
-        others = logits.inner.dense().double().index_fill(1, torch.tensor([EOS]), -math.inf)
+        others = logits.source.dense().double().index_fill(1, torch.tensor([EOS]), -math.inf)
         assert_close(asked._block_log_mass.logsumexp(-1) + asked._peak, others.logsumexp(-1))
 
 

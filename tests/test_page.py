@@ -152,7 +152,7 @@ def test_a_report_of_a_hundred_thousand_completions_is_small(tmp_path: Path):
 def test_what_repeats_is_told_apart_however_late_it_begins(before: int, repeated: int):
     loop = {"onset": before + 1, "period": 1, "before": "a" * before}
     line = {"decoder": "greedy", "context": 1, "cause": "looping", "steps": 9, "loop": loop}
-    held = shown_on_the_page(json.dumps({**line, "text": "a" * before + "b" * repeated}), 1, Path("file"))
+    held = shown_on_the_page(json.dumps({**line, "text": "a" * before + "b" * repeated}))
     assert held["before"] == ("a" * before if before <= MOST_BEFORE else "a" * (MOST_BEFORE - 3) + "...")
     assert held["repeated"] == ("b" * repeated if repeated <= MOST_REPEATED else "b" * (MOST_REPEATED - 3) + "...")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -54,89 +54,73 @@ class Logits(Protocol):
 
 
 @dataclass(frozen=True)
-class Dense:
-    """Logits that are a tensor."""
+class Derived:
+    """Logits that have the type and the device of something they are made of."""
 
-    values: Float[Tensor, "*batch vocab"]
+    source: Any
 
     @property
     def shape(self) -> torch.Size:
-        return self.values.shape
+        return self.source.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.values.dtype
+        return self.source.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.values.device
-
-    def dense(self) -> Float[Tensor, "*batch vocab"]:
-        return self.values
-
-    def columns(self, start: int, stop: int, out: Tensor) -> None:
-        out.copy_(self.values[..., start:stop])
+        return self.source.device
 
     def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
         return eos_logits
 
 
 @dataclass(frozen=True)
-class Factored:
-    """Logits that are still a product: hidden vectors and the output layer."""
+class Dense(Derived):
+    """Logits that are a tensor."""
 
-    hidden: Float[Tensor, "*batch width"]
+    source: Float[Tensor, "*batch vocab"]
+
+    def dense(self) -> Float[Tensor, "*batch vocab"]:
+        return self.source
+
+    def columns(self, start: int, stop: int, out: Tensor) -> None:
+        out.copy_(self.source[..., start:stop])
+
+
+@dataclass(frozen=True)
+class Factored(Derived):
+    """Logits that are still a product: hidden vectors, which are the source, and the output layer."""
+
+    source: Float[Tensor, "*batch width"]
     weight: Float[Tensor, "vocab width"]
     bias: Float[Tensor, " vocab"]
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((*self.hidden.shape[:-1], len(self.weight)))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.hidden.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.hidden.device
+        return torch.Size((*self.source.shape[:-1], len(self.weight)))
 
     def dense(self) -> Float[Tensor, "*batch vocab"]:
-        return functional.linear(self.hidden, self.weight, self.bias)
+        return functional.linear(self.source, self.weight, self.bias)
 
     def columns(self, start: int, stop: int, out: Tensor) -> None:
         bias, weight = self.bias[start:stop], self.weight[start:stop]
         if out.dtype == self.dtype:
-            torch.addmm(bias, self.hidden, weight.T, out=out)
+            torch.addmm(bias, self.source, weight.T, out=out)
         else:
-            out.copy_(torch.addmm(bias, self.hidden, weight.T))
-
-    def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
-        return eos_logits
+            out.copy_(torch.addmm(bias, self.source, weight.T))
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """The logits of `inner` with another probability of eos; the other tokens keep their ratios."""
+class Rewritten(Derived):
+    """The logits of `source` with another probability of eos; the other tokens keep their ratios."""
 
-    inner: Logits
+    source: Logits
     eos_ids: tuple[int, ...]
     log_survival: SurvivalRule
 
-    @property
-    def shape(self) -> torch.Size:
-        return self.inner.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.inner.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.inner.device
-
     def dense(self) -> Float[Tensor, "*batch vocab"]:
-        logits = self.inner.dense()
+        logits = self.source.dense()
         # the bound of a head would not survive half precision
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         eos_ids = torch.tensor(self.eos_ids, device=logits.device)
@@ -145,10 +129,10 @@ class Rewritten:
         return logits.index_copy(-1, eos_ids, eos_logits.to(logits.dtype))
 
     def columns(self, start: int, stop: int, out: Tensor) -> None:
-        self.inner.columns(start, stop, out)
+        self.source.columns(start, stop, out)
 
     def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
-        return rewrite_eos(self.inner.eos(eos_logits, log_rest), log_rest, self.log_survival)
+        return rewrite_eos(self.source.eos(eos_logits, log_rest), log_rest, self.log_survival)
 
 
 def as_logits(logits: Logits | Tensor) -> Logits:

@@ -286,7 +286,13 @@ def choose_theorem(bounds: EndingBounds, possible: int | None, certain: int | No
 def explain(bounds: EndingBounds, found: Certificate, possible: int | None) -> Iterator[str]:
     """A certificate in sentences."""
     eos = "p(eos)" if bounds.temperature == 1 else f"p(eos) at temperature {bounds.temperature:g}"
-    yield from explain_steps(found)
+    if found.ends_by is not None:
+        yield f"Every decoding has ended by step {found.ends_by:,}."
+    if found.log10_rare_after is not None and (found.ends_by is None or found.rare_after != found.ends_by):
+        steps = f"{found.rare_after:,}" if found.rare_after else f"10^{found.log10_rare_after:.1f}"
+        yield f"Fewer than one decoding in a million goes on for more than {steps} steps."
+    if found.log10_rare_after is not None and found.log10_rare_after > FAR:
+        yield "The bound is true, and mostly very far from what happens: `eosin audit` measures what happens."
     if not bounds.keeps_eos and possible is not None:
         yield f"From step {possible:,} on it cannot pass over eos, for {eos} > {bounds.threshold:.2g}."
     elif not bounds.keeps_eos:
@@ -297,13 +303,3 @@ def explain(bounds: EndingBounds, found: Certificate, possible: int | None) -> I
     if found.log10_xi is not None:
         xi = f"{10**found.log10_xi:.2g}" if found.log10_xi > -4 else f"10^{found.log10_xi:.1f}"
         yield f"The least {eos} at any step: {xi}."
-
-
-def explain_steps(found: Certificate) -> Iterator[str]:
-    if found.ends_by is not None:
-        yield f"Every decoding has ended by step {found.ends_by:,}."
-    if found.log10_rare_after is not None and (found.ends_by is None or found.rare_after != found.ends_by):
-        steps = f"{found.rare_after:,}" if found.rare_after else f"10^{found.log10_rare_after:.1f}"
-        yield f"Fewer than one decoding in a million goes on for more than {steps} steps."
-    if found.log10_rare_after is not None and found.log10_rare_after > FAR:
-        yield "The bound is true, and mostly very far from what happens: `eosin audit` measures what happens."

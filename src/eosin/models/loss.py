@@ -47,7 +47,7 @@ class _LogSoftmaxAt(torch.autograd.Function):
         room = hidden.new_empty(rows * (vocab if keeps else min(BLOCK, vocab)))
         at_target = room.new_empty(rows, dtype=exact)
         exponentials, peaks, sums = [], [], []
-        for (start, stop), wanted in zip(blocks(vocab), by_block(target, vocab), strict=True):
+        for (start, stop), wanted in zip(blocks(vocab), group_by_block(target, vocab), strict=True):
             place = room[rows * start : rows * stop] if keeps else room[: rows * (stop - start)]
             logits = place.view(rows, stop - start)
             torch.addmm(bias[start:stop].to(room.dtype), hidden, weight[start:stop].to(room.dtype).T, out=logits)
@@ -87,7 +87,7 @@ def blocks(vocab: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + BLOCK, vocab)) for start in range(0, vocab, BLOCK))
 
 
-def by_block(target: Int[Tensor, " rows"], vocab: int) -> tuple[Tensor, ...]:
+def group_by_block(target: Int[Tensor, " rows"], vocab: int) -> tuple[Tensor, ...]:
     """For each block of the vocabulary the rows whose target lies in it."""
     ordered, order = target.sort(stable=True)
     starts = torch.tensor([start for start, _ in blocks(vocab)][1:], dtype=target.dtype, device=target.device)

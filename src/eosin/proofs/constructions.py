@@ -86,6 +86,7 @@ class Script:
     """
 
     eos_ids = (0,)
+    score = score_by_steps
 
     def __init__(self, lines: Sequence[Sequence[int]], vocab_size: int, certainty: float = 0.9):
         if not lines or any(token not in range(vocab_size) for line in lines for token in line):
@@ -106,9 +107,6 @@ class Script:
         line, place = state.tensors
         return self._say(line, (place + 1).clamp(max=self.lines.shape[1] - 1))
 
-    def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
-        return score_by_steps(self, prefix, continuation)
-
     def _say(self, line: Tensor, place: Tensor) -> tuple[Tensor, TensorState]:
         word = self.lines[line, place]
         logits = torch.full((len(line), self.vocab_size), self.other, dtype=torch.float64)
@@ -123,6 +121,7 @@ class Repeater:
     """
 
     eos_ids = (0,)
+    score = score_by_steps
 
     def __init__(self, period: int, p: float = 0.1):
         if period < 1:
@@ -139,9 +138,6 @@ class Repeater:
     def step(self, token: Token, state: TensorState) -> tuple[Float[Tensor, "batch vocab"], TensorState]:
         (place,) = state.tensors
         return self._at((place + 1) % self.period)
-
-    def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
-        return score_by_steps(self, prefix, continuation)
 
     def _at(self, place: Tensor) -> tuple[Tensor, TensorState]:
         probs = torch.zeros(len(place), self.vocab_size, dtype=torch.float64)

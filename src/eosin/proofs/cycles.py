@@ -75,10 +75,6 @@ class Cycle:
     rounding: float
     """The error allowed at each step."""
 
-    @property
-    def period(self) -> int:
-        return len(self.tokens)
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON, which keeps Python's floats exactly."""
         return {**vars(self), "tokens": list(self.tokens), "centre": self.centre.tolist()}
@@ -153,7 +149,7 @@ def follow_tube(
                 contraction=tube.contraction,
                 widest=float(widest),
                 margin=float(margins[best]),
-                rounding=orbit.rounding_within(widest),
+                rounding=float(orbit.rounding[orbit.place(widest)]),
             )
     return None
 
@@ -184,15 +180,12 @@ class Orbit:
         A remainder is a sum of powers of the radius, from the second on. Divided by the square of the radius it does
         not fall, so its value at the next radius of the grid bounds it.
         """
-        place = self._place(radii)
+        place = self.place(radii)
         remainder = self.remainders[phase][place] * (radii / self.grid[place]) ** 2
         gap = self.gap if phase == len(self.tokens) - 1 else 0.0
         return torch.where(radii <= self.grid[-1], (remainder + self.rounding[place] + gap) * SLACK, torch.inf)
 
-    def rounding_within(self, radius: Float64[Tensor, ""]) -> float:
-        return float(self.rounding[self._place(radius)])
-
-    def _place(self, radii: Float64[Tensor, "*radii"]) -> Int[Tensor, "*radii"]:
+    def place(self, radii: Float64[Tensor, "*radii"]) -> Int[Tensor, "*radii"]:
         """The place of the next radius of the grid."""
         return torch.searchsorted(self.grid, radii).clamp(max=len(self.grid) - 1)
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from eosin.contracts import Generative, Predictable
 from eosin.decoding.job import to_decoder
-from eosin.errors import BadInput
 from eosin.proofs.cycles import Cycle, reprove_cycle
 from eosin.proofs.dynamics import dynamics_of
-from eosin.storage.json_lines import append_lines, read_lines
+from eosin.storage.json_lines import append_lines, parse_lines
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,7 @@ def cycles_path(records: Path) -> Path:
 
 def read_certificates(path: Path) -> Iterator[CertifiedCycle]:
     """Read the certificates of a file. A last line that a kill cut off is skipped."""
-    for number, line in enumerate(read_lines(path, "certificates of cycles"), 1):
-        try:
-            yield CertifiedCycle.from_line(line)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BadInput(f"line {number} of {path} is not the certificate of a cycle: {error}") from error
+    return parse_lines(path, "certificates of cycles", "the certificate of a cycle", CertifiedCycle.from_line)
 
 
 def append_certificates(path: Path, certificates: list[CertifiedCycle]) -> None:

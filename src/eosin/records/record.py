@@ -19,7 +19,7 @@ from msgspec import Meta, Struct, field, structs
 from eosin.errors import BadInput
 from eosin.records.signature import ALL, Signature
 from eosin.records.statistics import Estimate, LengthSummary, Ratio, count_survivors, summarize_lengths
-from eosin.storage.json_lines import read_lines
+from eosin.storage.json_lines import parse_lines
 
 NGRAMS = (1, 4)
 SMALLEST_HASHES = 1024
@@ -305,8 +305,4 @@ def add_shards(records: Iterable[Record]) -> list[Record]:
 
 def read_records(path: Path) -> Iterator[Record]:
     """Read the records of a file. A last line that a kill cut off is skipped."""
-    for number, line in enumerate(read_lines(path, "records of an audit"), 1):
-        try:
-            yield Record.from_line(line)
-        except (ValueError, ArithmeticError, RecursionError, zlib.error) as error:
-            raise BadInput(f"line {number} of {path} is not a record of an audit: {error}") from error
+    return parse_lines(path, "records of an audit", "a record of an audit", Record.from_line)

@@ -12,7 +12,7 @@ from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.records.record import LoopCount, Record
 from eosin.records.statistics import Estimate, LengthSummary, Ratio
-from eosin.report.facts import describe_common_facts, find_differing_facts, list_facts, make_title
+from eosin.report.facts import find_differing_facts, list_facts, make_title
 from eosin.report.tables import (
     Column,
     Table,
@@ -103,7 +103,7 @@ def tabulate(records: Sequence[Record], measures: Sequence[Measure], subject: st
     return Table(
         columns=tuple(column for column, _ in chosen),
         rows=tuple(tuple(measure(record) for _, measure in chosen) for record in records),
-        title=make_title(subject, describe_common_facts([record.signature for record in records])),
+        title=make_title(subject, [record.signature for record in records]),
     )
 
 
@@ -143,7 +143,7 @@ def _tabulate_columns(records: Sequence[Record], first: Column, rows: Sequence[t
         for known, signature in zip(facts, signatures, strict=True)
     ]
     columns = (first, *(Column(label, format_two_decimals) for label in labels))
-    return Table(columns, tuple(rows), make_title(what, describe_common_facts(signatures)))
+    return Table(columns, tuple(rows), make_title(what, signatures))
 
 
 def tabulate_survival(records: Sequence[Record]) -> Table:
@@ -192,17 +192,20 @@ def tabulate_histogram(records: Sequence[Record]) -> Table:
 
 
 MOST_LOOPS = 20
-LOOP_COLUMNS = (
-    Column("period", format_count),
-    Column("proved", format_count),
-    Column("looping", format_count),
-    Column("onset", format_one_decimal),
-    Column("proved at", format_one_decimal),
-    Column("by", left=True),
-    Column("counting cells", format_count),
-    Column("most a turn", format_three_digits),
-    Column("tokens", left=True),
-)
+LOOP_MEASURES: list[tuple[Column, Callable[[tuple[int, ...], LoopCount], Value]]] = [
+    (Column("period", format_count), lambda tokens, _: len(tokens)),
+    (Column("proved", format_count), lambda _, loop: loop.proved.count),
+    (Column("looping", format_count), lambda _, loop: loop.looping),
+    (Column("onset", format_one_decimal), lambda _, loop: loop.onset.mean),
+    (Column("proved at", format_one_decimal), lambda _, loop: loop.proved.mean if loop.proved.count else None),
+    (Column("by", left=True), lambda _, loop: ", ".join(sorted(loop.proofs)) or None),
+    (Column("counting cells", format_count), lambda _, loop: loop.drift[1] if loop.drift else None),
+    (
+        Column("most a turn", format_three_digits),
+        lambda _, loop: loop.drift[3] if loop.drift and loop.drift[1] else None,
+    ),
+    (Column("tokens", left=True), lambda tokens, loop: shorten(loop.text or " ".join(map(str, tokens)), 60)),
+]
 
 
 def tabulate_loops(records: Sequence[Record]) -> Table:
@@ -211,24 +214,9 @@ def tabulate_loops(records: Sequence[Record]) -> Table:
     loops.sort(key=lambda each: -each[2].onset.count)
     identity = make_identity_columns(records)
     rows = [
-        (*(measure(record) for _, measure in identity), *_describe_loop(tokens, loop))
+        (*(of_record(record) for _, of_record in identity), *(of_loop(tokens, loop) for _, of_loop in LOOP_MEASURES))
         for record, tokens, loop in loops[:MOST_LOOPS]
     ]
     more = f"{len(loops) - MOST_LOOPS:,} more loops are not shown" if len(loops) > MOST_LOOPS else ""
-    title = make_title("loops", describe_common_facts([record.signature for record in records]))
-    return Table((*(column for column, _ in identity), *LOOP_COLUMNS), tuple(rows), title, more)
-
-
-def _describe_loop(tokens: tuple[int, ...], loop: LoopCount) -> tuple[Value, ...]:
-    _, cells, _, most = loop.drift or (None, None, None, None)
-    return (
-        len(tokens),
-        loop.proved.count,
-        loop.looping,
-        loop.onset.mean,
-        loop.proved.mean if loop.proved.count else None,
-        ", ".join(sorted(loop.proofs)) or None,
-        cells,
-        most if cells else None,
-        shorten(loop.text or " ".join(map(str, tokens)), 60),
-    )
+    title = make_title("loops", [record.signature for record in records])
+    return Table(tuple(column for column, _ in [*identity, *LOOP_MEASURES]), tuple(rows), title, more)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eosin.errors import BadInput
 from eosin.report.tables import shorten
-from eosin.storage.json_lines import read_lines
+from eosin.storage.json_lines import parse_lines
 
 MOST_SHOWN = 100
 """Completions in a sample, for each decoder and each cause of ending."""
@@ -40,26 +39,22 @@ def sample_completions(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int
     """A sample in the form of the page, and how many completions there are."""
     samples: dict[tuple[str, str], Sample] = defaultdict(Sample)
     for path in paths:
-        for number, line in enumerate(read_lines(path, "completions"), 1):
-            completion = read_completion(line, number, path)
+        for completion in parse_lines(path, "completions", "a completion of an audit (--completions)", read_completion):
             samples[completion["by"], completion["cause"]].add(completion)
     chosen = [each for sample in samples.values() for each in sample.kept]
     return chosen, sum(sample.seen for sample in samples.values())
 
 
-def read_completion(line: str, number: int, path: Path) -> dict[str, Any]:
+def read_completion(line: str) -> dict[str, Any]:
     """A line of `eosin audit --completions` in the form of the page."""
-    try:
-        table = json.loads(line)
-        text, loop = str(table["text"]), table.get("loop")
-        before = text if loop is None else str(loop["before"])
-        return {
-            "by": str(table["decoder"]),
-            "context": int(table["context"]),
-            "cause": str(table["cause"]),
-            "steps": int(table["steps"]),
-            "before": shorten(before, MOST_BEFORE),
-            "repeated": shorten(text[len(before) :], MOST_REPEATED),
-        }
-    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
-        raise BadInput(f"line {number} of {path} is not a completion of an audit (--completions): {error}") from error
+    table = json.loads(line)
+    text, loop = str(table["text"]), table.get("loop")
+    before = text if loop is None else str(loop["before"])
+    return {
+        "by": str(table["decoder"]),
+        "context": int(table["context"]),
+        "cause": str(table["cause"]),
+        "steps": int(table["steps"]),
+        "before": shorten(before, MOST_BEFORE),
+        "repeated": shorten(text[len(before) :], MOST_REPEATED),
+    }

@@ -55,16 +55,12 @@ def _count_kinds(rows: Sequence[Mapping[str, Value]], names: Sequence[str]) -> i
     return len({tuple(row.get(name) for name in names) for row in rows})
 
 
-def describe_common_facts(signatures: Sequence[Signature], ignoring: Iterable[str] = ()) -> str:
-    """The facts that all signatures share, as a phrase."""
+def make_title(subject: str, signatures: Sequence[Signature], ignoring: Iterable[str] = ()) -> str:
+    """The subject, and the facts that all signatures share."""
     first, *others = [list_facts(signature) for signature in signatures]
-    return ", ".join(
+    common = ", ".join(
         f"{name} {value}"
         for name, value in first.items()
         if name not in {*LAST_RESORT, *ignoring} and all(other.get(name) == value for other in others)
     )
-
-
-def make_title(subject: str, common: str) -> str:
-    """The subject, and what is common to all rows."""
     return (" " if subject.endswith("?") else ": ").join(part for part in (subject, common) if part)

@@ -16,7 +16,7 @@ from eosin.records.record import Record
 from eosin.records.signature import Signature
 from eosin.records.statistics import mean_and_deviation
 from eosin.report.audits import to_percent
-from eosin.report.facts import describe_common_facts, find_differing_facts, list_facts, make_title
+from eosin.report.facts import find_differing_facts, list_facts, make_title
 from eosin.report.tables import Column, Table, Value
 
 OF_THE_MODEL = {"run", "model", "settings", "initialisation"}
@@ -79,7 +79,7 @@ def tabulate_models(records: Sequence[Record]) -> Table:
             )
             for conditions, signature in rows.items()
         ),
-        title=make_title(subject, describe_common_facts(signatures, ignoring={"model", "initialisation"})),
+        title=make_title(subject, signatures, ignoring={"model", "initialisation"}),
         note=_count_initialisations(ratios, names),
     )
 

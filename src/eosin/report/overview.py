@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from eosin.records.record import Record
 from eosin.report.audits import tabulate_decoders, tabulate_loops, tabulate_quantiles
 from eosin.report.charts import chart_ratios, chart_survival
 from eosin.report.completions import sample_completions
-from eosin.report.facts import describe_common_facts, make_title
+from eosin.report.facts import make_title
 from eosin.report.initialisations import has_several_models, tabulate_models
-from eosin.report.page import Page, read_step
+from eosin.report.page import Page
 from eosin.report.verdict import write_verdict
 
 
@@ -24,7 +25,7 @@ def build_page(records: Sequence[Record], completions: Sequence[Path] = (), trac
     sample, total = sample_completions(completions)
     looping = any(record.counts.loops for record in records)
     return Page(
-        title=make_title("Does it stop?", describe_common_facts([record.signature for record in records])),
+        title=make_title("Does it stop?", [record.signature for record in records]),
         verdict=list(write_verdict(records)),
         charts=[chart_ratios(records), *chart_survival(records)],
         tables=[
@@ -43,7 +44,6 @@ def read_trace(path: Path) -> dict[str, Any]:
     """A file of `eosin trace --json` in the form of the page."""
     try:
         trace = json.loads(path.read_text(encoding="utf-8"))
-        names = ("text", "prob", "eos_prob", "eos_rank", "kept", "removed_by")
         return {
             "group": f"context {trace['index']}: {trace['prefix_text']}",
             "run": path.stem,
@@ -51,8 +51,16 @@ def read_trace(path: Path) -> dict[str, Any]:
             "context": int(trace["index"]),
             "prefix": str(trace["prefix_text"]),
             "cause": str(trace["cause"]),
-            "steps": [read_step(*(step[name] for name in names)) for step in trace["steps"]],
+            "steps": [read_step(step) for step in trace["steps"]],
             "loop": trace["loop"],
         }
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise BadInput(f"{path} is not a trace (eosin trace --json): {type(error).__name__}, {error}") from error
+
+
+def read_step(step: dict[str, Any]) -> list[Any]:
+    """A step of a trace in the form of the page; a ValueError if a number is not finite."""
+    numbers = float(step["prob"]), float(step["eos_prob"]), int(step["eos_rank"]), int(step["kept"])
+    if not all(map(isfinite, numbers)):
+        raise ValueError(f"a step should have finite numbers, got {numbers}")
+    return [str(step["text"]), *numbers, step["removed_by"] and str(step["removed_by"])]

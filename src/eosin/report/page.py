@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from eosin.errors import BadInput
 from eosin.report.charts import Chart
 from eosin.report.tables import Table, Value, make_printable
 from eosin.report.verdict import Sentence
-
-
-def read_step(text: Any, prob: Any, eos_prob: Any, eos_rank: Any, kept: Any, removed_by: Any) -> list[Any]:
-    """A step of a trace in the form of the page; a ValueError if a number is not finite."""
-    numbers = float(prob), float(eos_prob), int(eos_rank), int(kept)
-    if not all(map(isfinite, numbers)):
-        raise ValueError(f"a step should have finite numbers, got {numbers}")
-    return [str(text), *numbers, removed_by and str(removed_by)]
 
 
 @dataclass(frozen=True)

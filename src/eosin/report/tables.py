@@ -19,21 +19,10 @@ Value = str | int | float | tuple[int | float | None, ...] | None
 WIDTH = 120
 """Characters of a line of prose below a table in a terminal."""
 
-
-def format_count(number: float) -> str:
-    return f"{number:,.0f}"
-
-
-def format_one_decimal(number: float) -> str:
-    return f"{number:.1f}"
-
-
-def format_two_decimals(number: float) -> str:
-    return f"{number:.2f}"
-
-
-def format_three_digits(number: float) -> str:
-    return f"{number:.3g}"
+format_count = "{:,.0f}".format
+format_one_decimal = "{:.1f}".format
+format_two_decimals = "{:.2f}".format
+format_three_digits = "{:.3g}".format
 
 
 @dataclass(frozen=True)

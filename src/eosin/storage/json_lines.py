@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypeVar
 
 from eosin.errors import BadInput
+
+Parsed = TypeVar("Parsed")
+MALFORMED = (ValueError, KeyError, TypeError, ArithmeticError, RecursionError, zlib.error)
+"""What reading a table raises that has not the form it should have."""
 
 
 def read_lines(path: Path, content: str) -> Iterator[str]:
@@ -23,6 +27,15 @@ def read_lines(path: Path, content: str) -> Iterator[str]:
                     raise BadInput(f"{path} is not a file of {content}, and is left as it is: it ends with {end!r}")
         except UnicodeDecodeError as error:
             raise BadInput(f"{path} is not a file of {content}: it is not UTF-8") from error
+
+
+def parse_lines(path: Path, content: str, what: str, parse: Callable[[str], Parsed]) -> Iterator[Parsed]:
+    """Parse the whole lines of a file of `content`, one at a time; the error names the first that is not `what`."""
+    for number, line in enumerate(read_lines(path, content), 1):
+        try:
+            yield parse(line)
+        except MALFORMED as error:
+            raise BadInput(f"line {number} of {path} is not {what}: {error}") from error
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
@@ -42,14 +55,3 @@ def _find_end(file: BinaryIO) -> int:
         return size
     file.seek(0)
     return file.read().rfind(b"\n") + 1
-
-
-def parse_json(line: str) -> Any:
-    """Parse a line of JSON. A whole number has at most 64 bits."""
-    return json.loads(line, parse_int=_parse_short_int)
-
-
-def _parse_short_int(digits: str) -> int:
-    if len(digits) > len(str(2**64)):
-        raise ValueError(f"{digits[:20]}... is too large a number")
-    return int(digits)
