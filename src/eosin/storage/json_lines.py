@@ -17,16 +17,20 @@ MALFORMED = (ValueError, KeyError, TypeError, ArithmeticError, RecursionError, z
 
 def read_lines(path: Path, content: str) -> Iterator[str]:
     """Read the whole lines of a file of `content`, one at a time. A last line that a kill cut off is skipped."""
-    with path.open(encoding="utf-8") as file:
-        try:
+    try:
+        with path.open(encoding="utf-8") as file:
             for line in file:
-                if line.endswith("\n"):
+                if _is_whole(line, path, content):
                     yield line[:-1]
-                elif not line.startswith("{"):
-                    end = line[:40]
-                    raise BadInput(f"{path} is not a file of {content}, and is left as it is: it ends with {end!r}")
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{path} is not a file of {content}: it is not UTF-8") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not a file of {content}: it is not UTF-8") from error
+
+
+def _is_whole(line: str, path: Path, content: str) -> bool:
+    """Whether a line ends. One that does not must at least begin as a line of JSON does, or the file is another's."""
+    if not line.endswith("\n") and not line.startswith("{"):
+        raise BadInput(f"{path} is not a file of {content}, and is left as it is: it ends with {line[:40]!r}")
+    return line.endswith("\n")
 
 
 def parse_lines(path: Path, content: str, what: str, parse: Callable[[str], Parsed]) -> Iterator[Parsed]:
