@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from eosin.causes import Cause
-from eosin.records.record import Counts, LoopCount, Outcomes, Record, Spread, Weights, add_loops
+from eosin.records.record import Counts, LoopCount, Record, StepSummary, UnendedBits, Weights, add_loops
 from eosin.records.signature import Signature
 
 L = 30
@@ -23,7 +23,7 @@ def counts_of(outcomes: list[tuple[int, str]], start: int = 0, weighted: bool = 
         ngrams=Counter({1: sum(length for length, _ in outcomes)}),
         repeated=Counter({1: len(outcomes)}),
         hashes=tuple(sorted({hash((length, cause)) % 2**64 for length, cause in outcomes})),
-        outcomes=(Outcomes.pack(start, [cause != "eos" for _, cause in outcomes]),),
+        outcomes=(UnendedBits.pack(start, [cause != "eos" for _, cause in outcomes]),),
         weights=sum(weights, Weights()),
         cut=sum(cause == "eos" and length % 4 == 0 for length, cause in outcomes),
     )
@@ -35,8 +35,8 @@ def loops_of(outcomes: list[tuple[int, str]], start: int) -> dict[tuple[int, ...
         if cause in (Cause.LOOPING, Cause.PROVED):
             proved = cause is Cause.PROVED
             one = LoopCount(
-                onset=Spread.of(length),
-                proved=Spread.of(length + 20) if proved else Spread(),
+                onset=StepSummary.of(length),
+                proved=StepSummary.of(length + 20) if proved else StepSummary(),
                 proofs=frozenset(["exact recurrence"] if proved else []),
                 example=start + place,
                 drift=None if proved else (start + place, 1, 7, 0.5),

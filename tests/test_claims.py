@@ -28,20 +28,20 @@ from eosin.paper.claims import (
     load_claims,
     tabulate_claims,
 )
-from eosin.paper.exhibits import FOLDER, list_names, load_exhibit
+from eosin.paper.exhibits import CONFIGS, list_names, load_exhibit
 from eosin.paper.measurements import Measurements
 from eosin.paper.plan import Plan
 from eosin.paper.presets import list_presets, load_preset
 from eosin.paper.results import PIECES, Results
 from eosin.records.differences import Difference, combine, compare_paired, compare_unpaired, wasserstein_distance
-from eosin.records.record import Counts, Outcomes, Record
+from eosin.records.record import Counts, Record, UnendedBits
 from eosin.records.signature import Signature
 from eosin.records.statistics import Comparison, Ratio, compare
 from eosin.report.tables import render_text
 
 LIMIT, CONTEXTS_COUNT = 1500, 400
 CLAIMS = {(tokenization, claim.name): claim for tokenization in TOKENIZATIONS for claim in load_claims(tokenization)}
-MODELS = set(list_names(FOLDER))
+MODELS = set(list_names(CONFIGS))
 
 
 # Differences
@@ -165,7 +165,7 @@ class Folder:
         path.parent.mkdir(parents=True, exist_ok=True)
         bits = tuple(place in unended for place in range(CONTEXTS_COUNT))
         ended = Counter({7: CONTEXTS_COUNT - len(unended)})
-        counts = Counts(CONTEXTS_COUNT, 7, ended, outcomes=(Outcomes.pack(0, bits),))
+        counts = Counts(CONTEXTS_COUNT, 7, ended, outcomes=(UnendedBits.pack(0, bits),))
         asked = {"run": run, "contexts_from": contexts, "max_steps": LIMIT, "decoder": decoder}
         signature = {**asked, "contexts": {"count": CONTEXTS_COUNT, "digest": text}, "shard": "all"}
         with path.open("a") as file:

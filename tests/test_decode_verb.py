@@ -14,7 +14,7 @@ import eosin
 from eosin.causes import Cause
 from eosin.cli.decode import Decoding, abridge, format_completion
 from eosin.cli.model import LoadedModel
-from eosin.cli.terminal import printable
+from eosin.cli.terminal import escape_for_terminal
 from eosin.cli.trace import describe_outcome
 from eosin.data.prompts import encode_contexts
 from eosin.data.tokenizer import PAD_ID
@@ -84,12 +84,12 @@ def test_a_loop_is_shown_once_unless_all_is_asked_for(capsys: pytest.CaptureFixt
     tokens = found["tokens"]
     assert tokens[onset - 1 : -period] == tokens[onset - 1 + period :]
     prefix, text, ending, _ = printed(capsys, *arguments)
-    assert prefix == f"[0] {printable(found['prefix'])}"
+    assert prefix == f"[0] {escape_for_terminal(found['prefix'])}"
     assert text.endswith("] ...")
     assert len(text.split()) < 80
     assert ending.startswith("    limit at step 120, log-probability ")
     assert ending.endswith(f"; repeats from step {onset} with period {period} (seen, not proved)")
-    assert printed(capsys, *arguments, "--full")[1].strip() == printable(found["text"])
+    assert printed(capsys, *arguments, "--full")[1].strip() == escape_for_terminal(found["text"])
 
 
 def test_what_is_left_out(trained: Path):
@@ -124,11 +124,11 @@ def test_nothing_is_sent_to_the_terminal_that_it_would_obey(trained: Path, capsy
         assert "\x1b" not in out
 
 
-def test_printable(monkeypatch: pytest.MonkeyPatch):
-    assert printable("a\x9b\u202e\nb\x7f") == r"a\x9b\u202e\nb\x7f"
-    assert printable("größer \\ 日本") == "größer \\ 日本"
+def test_escape_for_terminal(monkeypatch: pytest.MonkeyPatch):
+    assert escape_for_terminal("a\x9b\u202e\nb\x7f") == r"a\x9b\u202e\nb\x7f"
+    assert escape_for_terminal("größer \\ 日本") == "größer \\ 日本"
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert printable("größer") == r"gr\xf6\xdfer"
+    assert escape_for_terminal("größer") == r"gr\xf6\xdfer"
 
 
 @pytest.mark.parametrize("tokenization", ["word", "bpe"])
@@ -192,14 +192,14 @@ def test_a_trace_as_a_table(capsys: pytest.CaptureFixture[str]):
     steps = found["steps"]
     assert len(steps) == 30
     prefix, decoder, _, header, *rows, _, first, best = printed(capsys, *arguments, "--all")
-    assert prefix == f"prefix: {printable(found['prefix_text'])}"
+    assert prefix == f"prefix: {escape_for_terminal(found['prefix_text'])}"
     assert decoder == "decoder: top-k:2"
     assert header.split() == ["step", "token", "p(token)", "p(eos)", "rank", "kept", "eos", "removed", "by"]
     for row, step in zip(rows, steps, strict=True):
         ending = ["kept"] if step["eos_kept"] else ["removed", "top-k:2"]
         shown = [
             str(step["number"]),
-            *printable(step["text"]).split(),
+            *escape_for_terminal(step["text"]).split(),
             f"{step['prob']:.4g}",
             f"{step['eos_prob']:.4g}",
         ]
@@ -229,7 +229,7 @@ def found_loop(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
     found = json.loads("".join(printed(capsys, *arguments, "--json")))
     onset, period = found["loop"]["onset"], found["loop"]["period"]
     words = [step["text"] for step in found["steps"][onset - 1 : onset - 1 + period]]
-    return f"from step {onset} with period {period} (seen, not proved): {printable(' '.join(words))}"
+    return f"from step {onset} with period {period} (seen, not proved): {escape_for_terminal(' '.join(words))}"
 
 
 def test_how_a_trace_says_that_it_ended():

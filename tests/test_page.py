@@ -17,11 +17,11 @@ from records_made_up import L, record
 from eosin.causes import Cause
 from eosin.cli.main import main
 from eosin.report import charts
+from eosin.report.audit_page import build_audit_page
 from eosin.report.audits import to_percent
 from eosin.report.charts import trace_survival
 from eosin.report.completions import MOST_BEFORE, MOST_REPEATED, MOST_SHOWN, Sample, sample_completions
 from eosin.report.completions import read_completion as shown_on_the_page
-from eosin.report.overview import build_page
 from eosin.report.page import Page, read_plotly
 from eosin.report.tables import Column, Table
 from eosin.report.verdict import Sentence
@@ -54,7 +54,7 @@ def page(completions: int = 3) -> Page:
         record([(3, Cause.EOS), (30, Cause.PROVED), (5, Cause.EOS)], decoder="greedy", run=NASTY[0]),
         record([(3, Cause.EOS), (7, Cause.EOS), (5, Cause.EOS)], decoder="consistent-nucleus:0.2", run=NASTY[0]),
     ]
-    made = build_page(records)
+    made = build_audit_page(records)
     words = Table(
         (Column("name", left=True), Column("number"), Column("pair", str, ("a", "b"))),
         ((NASTY[1], 10, (2.5, 1)), ("b", 9, (10.5, 1)), ("c", -1, (None, 1)), ("d", None, None)),
@@ -359,7 +359,7 @@ def test_dark_is_dark_and_light_is_light(shown):
 @needs_browser
 def test_a_report_of_a_hundred_thousand_completions_stays_responsive(driver, tmp_path: Path):
     path = completion_file(tmp_path / "completions.jsonl", 100_000)
-    made = build_page([record([(3, Cause.EOS), (30, Cause.LIMIT)])], [path])
+    made = build_audit_page([record([(3, Cause.EOS), (30, Cause.LIMIT)])], [path])
     (tmp_path / "page.html").write_text(made.render(), encoding="utf-8")
     assert len(made.render()) < len(read_plotly()) + 1_000_000
     driver.get((tmp_path / "page.html").as_uri())
@@ -378,7 +378,7 @@ def test_a_report_of_a_hundred_thousand_completions_stays_responsive(driver, tmp
 def test_models_that_fail_alike_are_all_seen(driver, models: int, tmp_path: Path):
     same = [(3, Cause.EOS), (30, Cause.LIMIT)]
     records = [record(same, run=f"model-{n}", decoder=name) for n in range(models) for name in ("greedy", "top-k:2")]
-    (tmp_path / "page.html").write_text(build_page(records).render(), encoding="utf-8")
+    (tmp_path / "page.html").write_text(build_audit_page(records).render(), encoding="utf-8")
     driver.get((tmp_path / "page.html").as_uri())
     awaited(driver, f"return document.querySelectorAll('[data-chart=\"0\"] .point').length === {2 * models}")
     points = "[...document.querySelectorAll('[data-chart=\"0\"] .point')].map(e => e.getBoundingClientRect())"

@@ -33,6 +33,7 @@ from eosin.records.reading import FiledRecord, load_records
 from eosin.records.record import Record, read_records
 from eosin.records.signature import Signature
 from eosin.records.statistics import count_survivors
+from eosin.report.audit_page import build_audit_page
 from eosin.report.audits import (
     make_identity_columns,
     tabulate_decoders,
@@ -43,8 +44,7 @@ from eosin.report.audits import (
 )
 from eosin.report.comparison import compare_audits
 from eosin.report.initialisations import find_common_name, tabulate_models
-from eosin.report.overview import build_page
-from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, make_printable, render_text
+from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, escape_controls, render_text
 from eosin.report.verdict import write_verdict
 
 SPECIAL = "\\|&%$#_{}~^<>[]*`!±\n\r\t\x1b\x00\u202e\ud800,;\"' -"
@@ -124,7 +124,7 @@ def test_a_damaged_record_is_refused_or_shown(whole: dict[str, Any], odd: object
             records = [filed.record for filed in load_records([path])]
             for make in MAKERS.values():
                 render_text(make(records))
-            build_page(records).render()
+            build_audit_page(records).render()
         except BadInput:
             refused += 1
     assert refused
@@ -212,12 +212,12 @@ def test_what_is_rendered_can_be_printed(contents: tuple[list, list], title: str
 def test_titles_and_notes_are_data_too(title: str, note: str):
     text = RENDERINGS["latex"](table_of(([("a", False)], [(1,)]), title, note))
     (caption,) = re.findall(r"^\\caption{(.*)}$", text, re.M) or [""]
-    assert read_latex_cell(caption) == ". ".join(make_printable(said) for said in (title, note) if said)
+    assert read_latex_cell(caption) == ". ".join(escape_controls(said) for said in (title, note) if said)
     prose = RENDERINGS["markdown"](table_of(([("a", False)], [(1,)]), title, note)).split("\n\n")
     prose.remove("| a |\n|--:|\n| 1 |")
     assert len(prose) == bool(title) + bool(note)
     for part, said in zip(prose, filter(None, (title and f"**{title}**", note)), strict=True):
-        assert re.sub(r"\\(.)", r"\1", part) == make_printable(said)
+        assert re.sub(r"\\(.)", r"\1", part) == escape_controls(said)
         inside = part[2:-2] if said != note else part
         assert re.fullmatch(r"(\\.|[^\\`*_{}\[\]<>#|~$&!])*", inside)
 
@@ -445,9 +445,9 @@ def test_a_comparison_is_a_count_of_pairs(pairs: list[tuple[bool, bool]], cut: i
     assert numbers["only beam:2 did not end"] == seen.count((False, True))
     assert numbers["both ended"] == seen.count((False, False))
     assert numbers["neither ended"] == seen.count((True, True))
-    assert f"{sum(a for a, _ in seen) / len(seen):.2%}" in found.words
-    assert ("agree on every context" in found.words) == all(a == b for a, b in seen)
-    assert ("more than chance" in found.words) == (found.counts.p_value < 0.05)
+    assert f"{sum(a for a, _ in seen) / len(seen):.2%}" in found.sentences
+    assert ("agree on every context" in found.sentences) == all(a == b for a, b in seen)
+    assert ("more than chance" in found.sentences) == (found.counts.p_value < 0.05)
     check_renderings(found.table)
 
 
@@ -455,7 +455,7 @@ def test_a_probability_too_small_for_a_number_is_not_called_zero():
     first = record([(L, "limit")] * 2000)
     second = record([(3, "eos")] * 2000, decoder="beam:2")
     found = compare_audits([FiledRecord(first, ()), FiledRecord(second, ())], "greedy", "beam:2")
-    assert "with probability below 1e-300. This is more than chance." in found.words
+    assert "with probability below 1e-300. This is more than chance." in found.sentences
     assert found.table.cells[-1][-1] == "below 1e-300"
 
 

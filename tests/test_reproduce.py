@@ -35,8 +35,8 @@ from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.events import Stopped, ignore
 from eosin.paper import figures, tables
-from eosin.paper.execution import TRACED, Runner, build_example, check_plan, read_threads, trace_completions
-from eosin.paper.exhibits import EXHIBITS, FOLDER, PaperNumber, list_names, load_exhibit
+from eosin.paper.execution import TRACED_STEPS, Runner, build_example, check_plan, read_threads, trace_completions
+from eosin.paper.exhibits import CONFIGS, EXHIBITS, PaperNumber, list_names, load_exhibit
 from eosin.paper.plan import (
     AuditRun,
     Plan,
@@ -48,7 +48,7 @@ from eosin.paper.plan import (
     merge_audits,
 )
 from eosin.paper.presets import list_presets, load_preset
-from eosin.paper.rendering import Reproduction, build_page, list_baseline_records, write_plan, write_sentences
+from eosin.paper.rendering import Reproduction, build_paper_page, list_baseline_records, write_plan, write_sentences
 from eosin.paper.results import PIECES, Example, ExampleStep, Results
 from eosin.proofs.constructions import Repeater, Script
 from eosin.records.record import Counts, Record, read_records
@@ -58,7 +58,7 @@ from eosin.report.tables import Table
 PAPER = Path(__file__).with_name("paper_tables.tex")
 RESULTS = Path(__file__).parents[1] / "results"
 FIVE_STEPS = Signature.from_table({"decoder": "greedy", "shard": "all", "max_steps": 5})
-MODELS = set(list_names(FOLDER))
+MODELS = set(list_names(CONFIGS))
 
 TINY = """
 about = "for tests"
@@ -223,7 +223,7 @@ def test_a_star_means_that_the_spreads_do_not_meet(
     values: list[float], counted: float, mean: float, deviation: float | None
 ):
     average = sum(values) / len(values)
-    ours = tables.summarize(values, (average - counted, average + counted), PaperNumber(mean, deviation))
+    ours = tables.compare_with_paper(values, (average - counted, average + counted), PaperNumber(mean, deviation))
     half = max(counted, stdev(values) if len(values) > 1 else 0.0)
     room = half + 2 * (deviation or 0.0) + 0.005
     assert not ours[4] or abs(average - mean) > room - 1e-9
@@ -242,8 +242,8 @@ def test_what_the_paper_prints_as_zero_is_below_half_a_hundredth(unended: int, s
 
 def test_a_perplexity_of_one_initialisation_is_not_compared():
     paper = PaperNumber(45.8, 2.5)
-    columns = (tables.our_column("perplexity"), tables.paper_column("paper"))
-    one, two = tables.summarize([30.6], None, paper), tables.summarize([30.6, 30.8], None, paper)
+    columns = (tables.make_our_column("perplexity"), tables.make_paper_column("paper"))
+    one, two = tables.compare_with_paper([30.6], None, paper), tables.summarize([30.6, 30.8], None, paper)
     assert [tables.format_ours(found) for found in (one, two)] == ["30.60", "30.70 ± 0.14 *"]
     assert tables.count_stars(Table(columns, ((one, paper), (two, paper), (two, None)))) == (1, 1)
 
@@ -768,13 +768,13 @@ def test_examples_that_no_page_can_show_are_told(
 
 def test_the_page_is_of_the_records_that_are_there(done: tuple[Path, Path]):
     _, out = done
-    before = Results(out).digest()
+    before = Results(out).hash()
     for path in (next((out / "records").rglob("*.jsonl")), next((out / "examples").iterdir())):
         written = path.read_bytes()
         path.write_bytes(written[:-1])
-        assert Results(out).digest() != before
+        assert Results(out).hash() != before
         path.write_bytes(written)
-    assert Results(out).digest() == before
+    assert Results(out).hash() == before
 
 
 def test_somebody_else_s_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -836,7 +836,7 @@ def test_an_audit_goes_on_with_as_many_threads_as_it_was_begun_with(done: tuple[
 
 
 def test_a_remedy_is_traced_to_its_end_and_a_loop_to_its_limit(done: tuple[Path, Path]):
-    words, long = Tokenizer.load(done[1] / "runs" / "word-tanh-softmax"), [1, 2] * TRACED
+    words, long = Tokenizer.load(done[1] / "runs" / "word-tanh-softmax"), [1, 2] * TRACED_STEPS
 
     def trace_one(model: LanguageModel, max_steps: int) -> Example:
         ((completion, steps),) = trace_completions(model, torch.tensor([[1]]), "greedy", [0], max_steps, ignore)
@@ -844,10 +844,10 @@ def test_a_remedy_is_traced_to_its_end_and_a_loop_to_its_limit(done: tuple[Path,
 
     ended = trace_one(Script([[*long, 0]], vocab_size=3), 1500)
     assert (len(ended.steps), ended.cause, ended.loop) == (len(long) + 1, "eos", None)
-    left = trace_one(Repeater(3), TRACED + 50)
-    assert (len(left.steps), left.cause, left.loop.onset, left.loop.period) == (TRACED, "looping", 1, 3)
-    left = trace_one(Script([[1, 1, 2, 2] * TRACED + [1, 2] * TRACED], vocab_size=3), 6 * TRACED)
-    assert len(left.steps) == left.loop.onset - 1 + TRACED > 4 * TRACED
+    left = trace_one(Repeater(3), TRACED_STEPS + 50)
+    assert (len(left.steps), left.cause, left.loop.onset, left.loop.period) == (TRACED_STEPS, "looping", 1, 3)
+    left = trace_one(Script([[1, 1, 2, 2] * TRACED_STEPS + [1, 2] * TRACED_STEPS], vocab_size=3), 6 * TRACED_STEPS)
+    assert len(left.steps) == left.loop.onset - 1 + TRACED_STEPS > 4 * TRACED_STEPS
 
 
 def test_the_page_is_made_anew_when_it_has_to_show_something_else(tmp_path: Path):
@@ -1181,7 +1181,7 @@ def read_verdict(name: str, results: Path) -> list[str]:
     """The sentences of the page of a preset."""
     chosen = load_preset(name)
     plan = Plan(chosen, tuple(load_exhibit(each, chosen.tokenization) for each in chosen.exhibits), (0,))
-    return [each.text for each in build_page(Reproduction(plan, Results(results))).verdict]
+    return [each.text for each in build_paper_page(Reproduction(plan, Results(results))).verdict]
 
 
 def read_rows(name: str) -> list[str]:
@@ -1242,7 +1242,7 @@ def test_what_is_in_the_way_is_told_or_made_anew(
 def test_two_models_of_one_name_are_told_before_anything_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for core in ("tanh", "lstm"):
         (tmp_path / core).mkdir()
-        (tmp_path / core / "m.toml").write_text(f'base = "{FOLDER / f"word-{core}-softmax.toml"}"')
+        (tmp_path / core / "m.toml").write_text(f'base = "{CONFIGS / f"word-{core}-softmax.toml"}"')
     exhibit = "".join(
         f'[[models]]\nlabel = "{core}"\nmodel = "{tmp_path / core / "m.toml"}"\n' for core in ("tanh", "lstm")
     )

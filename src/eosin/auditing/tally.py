@@ -12,7 +12,7 @@ from msgspec import structs
 from eosin.causes import Cause
 from eosin.decoding.loops import Tail, extend, find_tail, rotate_cycle, tail_of
 from eosin.outcome import Completion
-from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, Outcomes, Spread, Weights
+from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, StepSummary, UnendedBits, Weights
 
 Tokens = Int[np.ndarray, " length"]
 MOST_EXAMPLES = 16
@@ -69,9 +69,11 @@ class Tally:
 
     def _add_loop(self, completion: Completion, tail: Tail, tokens: Tokens) -> None:
         cycle = rotate_cycle(tokens[len(tokens) - tail.period :].tolist())
-        loop = LoopCount(onset=Spread.of(tail.onset), example=completion.index)
+        loop = LoopCount(onset=StepSummary.of(tail.onset), example=completion.index)
         if completion.proof is not None:
-            loop = structs.replace(loop, proved=Spread.of(completion.steps), proofs=frozenset([completion.proof.by]))
+            loop = structs.replace(
+                loop, proved=StepSummary.of(completion.steps), proofs=frozenset([completion.proof.by])
+            )
         elif len(self.examples) < MOST_EXAMPLES:
             self.examples.setdefault(cycle, completion)
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
@@ -98,7 +100,7 @@ class Tally:
             ngrams=self.ngrams,
             repeated=self.repeated,
             hashes=tuple(sorted(self.hashes)[:SMALLEST_HASHES]),
-            outcomes=() if self.weights.sums else (Outcomes.pack(self.start, list(map(bool, self.unended))),),
+            outcomes=() if self.weights.sums else (UnendedBits.pack(self.start, list(map(bool, self.unended))),),
             weights=self.weights,
             cut=self.cut,
         )

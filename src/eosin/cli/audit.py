@@ -35,11 +35,11 @@ examples:
   eosin audit hf:my-model --prompts prompts.txt --decoders greedy,nucleus:0.9 --max-steps 500
   eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival"""
 
-PAPER = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
-DEMO, DEMO_COUNT = "ancestral,greedy,beam:2,stop=first,nucleus:0.2,consistent-nucleus:0.2", 300
+PAPER_DECODERS = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
+DEMO_DECODERS, DEMO_COUNT = "ancestral,greedy,beam:2,stop=first,nucleus:0.2,consistent-nucleus:0.2", 300
 """The usual decoders and contexts for a bundled model: seconds, not minutes."""
-FILES = ("out", "completions")
-FAILURES = {"ratio": "r_L", "lower": "the lower end of the 95% interval", "upper": "the upper end of the 95% interval"}
+FILE_OPTIONS = ("out", "completions")
+FAIL_ON = {"ratio": "r_L", "lower": "the lower end of the 95% interval", "upper": "the upper end of the 95% interval"}
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     )
     add(
         "--fail-on",
-        choices=list(FAILURES),
+        choices=list(FAIL_ON),
         help="compare --fail-above with the ratio (default), or with the lower or upper end of its 95%% interval",
     )
 
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
     is_demo = options.model in TWINS
     names = TWINS.get(options.model, (options.model,))
     if options.decoders is None:
-        options.decoders = DEMO if is_demo else PAPER
+        options.decoders = DEMO_DECODERS if is_demo else PAPER_DECODERS
     if options.count is None and is_demo and options.prompts is None:
         options.count = DEMO_COUNT
     audits: dict[str, Audit] = {}
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
         audits[name], out = audit_model(name, rename_files(options, name) if len(names) > 1 else options)
         files.append(out)
     if options.json:
-        tables = {name: summarize(result) for name, result in audits.items()}
+        tables = {name: audit_to_json(result) for name, result in audits.items()}
         print(json.dumps(tables if is_demo else tables[options.model]))
     else:
         print(format_audits(list(audits.values()), files))
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
 def check_options(options: argparse.Namespace) -> None:
     if options.fail_on is not None and options.fail_above is None:
         raise BadInput(f"--fail-on {options.fail_on} needs a limit: --fail-above RATIO")
-    for key in FILES:
+    for key in FILE_OPTIONS:
         path = vars(options)[key]
         if path is not None and (not path.name or (path.exists() and not path.is_file())):
             raise BadInput(f"--{key} names a file, as in {key}.jsonl; got {str(path)!r}, a folder or a device")
@@ -113,7 +113,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 def rename_files(options: argparse.Namespace, name: str) -> argparse.Namespace:
     """The options with files for one of several models."""
-    files = {key: vars(options)[key] for key in FILES}
+    files = {key: vars(options)[key] for key in FILE_OPTIONS}
     renamed = {key: path and path.with_name(f"{path.stem}-{name}{path.suffix}") for key, path in files.items()}
     return argparse.Namespace(**{**vars(options), **renamed})
 
@@ -188,7 +188,7 @@ def format_audits(audits: list[Audit], files: list[Path]) -> str:
     return "\n".join(parts)
 
 
-def summarize(result: Audit) -> dict[str, dict[str, Any]]:
+def audit_to_json(result: Audit) -> dict[str, dict[str, Any]]:
     """For machines."""
     return {
         decoder: {
@@ -211,4 +211,4 @@ def find_failures(audits: dict[str, Audit], options: argparse.Namespace) -> Iter
             low, high = record.ratio.interval()
             value = {"ratio": record.ratio.value, "lower": low, "upper": high}[key]
             if value > limit:
-                yield f"{name}, {decoder}: {FAILURES[key]} is {value:.4g}, above {limit:g} by {value - limit:.2g}"
+                yield f"{name}, {decoder}: {FAIL_ON[key]} is {value:.4g}, above {limit:g} by {value - limit:.2g}"

@@ -13,7 +13,7 @@ import torch
 
 from eosin.auditing.identity import find_differences, identify
 from eosin.cli.model import LoadedModel, add_model_options, open_model
-from eosin.cli.terminal import printable
+from eosin.cli.terminal import escape_for_terminal
 from eosin.contracts import Generative
 from eosin.decoding.floor import Floor
 from eosin.errors import BadInput
@@ -46,7 +46,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     loaded = open_model(options.model, options)
     if options.check is not None:
-        check(loaded, options)
+        check_proofs(loaded, options)
         return
     model = add_floor(loaded.model, options.floor_epsilon, options.floor_grace)
     certificates = {spec: certify(model, spec) for spec in options.decoders or ["greedy"]}
@@ -105,7 +105,7 @@ def to_json(model: Generative, certificate: Certificate, budget: int | None) -> 
 # --check
 
 
-def check(loaded: LoadedModel, options: argparse.Namespace) -> None:
+def check_proofs(loaded: LoadedModel, options: argparse.Namespace) -> None:
     """Prove the cycles of a file again. Exit with 1 if a proof does not hold."""
     if options.budget is not None or options.floor_epsilon is not None or options.floor_grace is not None:
         raise BadInput("--check repeats the proofs of a file; --budget and --floor-... do not go with it")
@@ -149,6 +149,8 @@ def proof_to_json(certificate: CertifiedCycle, cycle: Cycle | None) -> dict[str,
 
 def format_proof(certificate: CertifiedCycle, cycle: Cycle | None, tokenizer: Any) -> str:
     known = [token for token in certificate.cycle.tokens if 0 <= token < tokenizer.vocab_size]
-    sentence = f"{certificate.decoder}: the proof that {printable(tokenizer.decode(known))!r} repeats for ever"
+    sentence = (
+        f"{certificate.decoder}: the proof that {escape_for_terminal(tokenizer.decode(known))!r} repeats for ever"
+    )
     numbers = ", ".join(f"{name} {value:.3g}" for name, value in list_numbers(cycle).items())
     return f"{sentence} does NOT hold" if cycle is None else f"{sentence} holds ({numbers})"

@@ -20,7 +20,7 @@ from eosin.storage.files import write_text
 from eosin.storage.json_lines import read_lines
 
 
-def to_table(completion: Completion, decoder: Decoder, tokenizer: Any) -> dict[str, Any]:
+def completion_to_table(completion: Completion, decoder: Decoder, tokenizer: Any) -> dict[str, Any]:
     """A completion for machines."""
     tokens = completion.tokens.tolist()
     tail = tail_of(completion)
@@ -51,7 +51,7 @@ def write_completions(path: Path | None, records: Path | None, tokenizer: Any) -
     if path is None:
         yield ignore
         return
-    counted = find_counted(records)
+    counted = list_counted(records)
     missing = len(counted) - len(read_completions(path, counted))
     if missing > 0:
         sys.stderr.write(
@@ -65,10 +65,10 @@ def write_completions(path: Path | None, records: Path | None, tokenizer: Any) -
         if event.kind != "completion":
             return
         if file is None:  # not before the first completion: until then another audit may be writing
-            kept = read_completions(path, find_counted(records))
+            kept = read_completions(path, list_counted(records))
             write_text(path, "".join(line + "\n" for line in kept))
             file = path.open("a", encoding="utf-8", buffering=1)  # a line is there before its shard is recorded
-        file.write(json.dumps(to_table(**event.facts, tokenizer=tokenizer), ensure_ascii=False) + "\n")
+        file.write(json.dumps(completion_to_table(**event.facts, tokenizer=tokenizer), ensure_ascii=False) + "\n")
 
     try:
         yield watch
@@ -80,10 +80,10 @@ def write_completions(path: Path | None, records: Path | None, tokenizer: Any) -
 def read_completions(path: Path, contexts: set[tuple[str, int]]) -> list[str]:
     """The lines of a file that are completions of these contexts."""
     lines = read_lines(path, "completions") if path.exists() else ()
-    return [line for line in lines if is_of(line, path, contexts)]
+    return [line for line in lines if is_completion_of(line, path, contexts)]
 
 
-def find_counted(records: Path | None) -> set[tuple[str, int]]:
+def list_counted(records: Path | None) -> set[tuple[str, int]]:
     """Decoder and number of each context that has been counted."""
     finished = list(read_records(records)) if records and records.exists() else []
     return {(record.signature.decoder, context) for record in finished for context in list_contexts(record)}
@@ -96,7 +96,7 @@ def list_contexts(record: Record) -> range:
     return range(first, last + 1)
 
 
-def is_of(line: str, path: Path, contexts: set[tuple[str, int]]) -> bool:
+def is_completion_of(line: str, path: Path, contexts: set[tuple[str, int]]) -> bool:
     """Whether a line is the completion of one of these contexts."""
     try:
         completion = json.loads(line)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eosin.cli.completions import describe_loop, to_table
+from eosin.cli.completions import completion_to_table, describe_loop
 from eosin.cli.model import (
     LoadedModel,
     add_decoder_option,
@@ -22,7 +22,7 @@ from eosin.cli.model import (
 )
 from eosin.cli.numbers import whole_number
 from eosin.cli.progress import count_events
-from eosin.cli.terminal import printable
+from eosin.cli.terminal import escape_for_terminal
 from eosin.contracts import Decoder
 from eosin.decoding.decode import complete
 from eosin.decoding.job import Job
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     if options.count is not None and (options.prompt is not None or options.context is not None):
         raise BadInput("--count is for contexts of the corpus and for --prompts; leave it out")
     if options.json or options.out is not None:
-        write(decode_model(options.model, options), options)
+        write_lines(decode_model(options.model, options), options)
         return
     names = TWINS.get(options.model, (options.model,))
     for name in names:
@@ -109,7 +109,7 @@ def decode_model(name: str, options: argparse.Namespace) -> Decoding:
     )
 
 
-def write(decoding: Decoding, options: argparse.Namespace) -> None:
+def write_lines(decoding: Decoding, options: argparse.Namespace) -> None:
     """For machines: a JSON line for each completion."""
     lines = [json.dumps(to_json(completion, decoding)) for completion in decoding.completions]
     if options.out is not None:
@@ -123,7 +123,7 @@ def write(decoding: Decoding, options: argparse.Namespace) -> None:
 
 def to_json(completion: Completion, decoding: Decoding) -> dict[str, Any]:
     prefix = decoding.prefixes[completion.index]
-    table = to_table(completion, decoding.decoder, decoding.loaded.tokenizer)
+    table = completion_to_table(completion, decoding.decoder, decoding.loaded.tokenizer)
     return table | {"prefix": decoding.loaded.decode_prefix(prefix), "prefix_tokens": prefix}
 
 
@@ -133,8 +133,9 @@ def format_completion(completion: Completion, decoding: Decoding, full: bool) ->
     text = tokenizer.decode(completion.tokens.tolist()) if full else abridge(completion, tokenizer)
     tail = tail_of(completion)
     loop = "" if tail is None else f"; {describe_loop(tail, completion.proof)}"
-    yield f"[{completion.index}] {printable(decoding.loaded.decode_prefix(decoding.prefixes[completion.index]))}"
-    yield f"    {printable(text)}"
+    prefix = decoding.loaded.decode_prefix(decoding.prefixes[completion.index])
+    yield f"[{completion.index}] {escape_for_terminal(prefix)}"
+    yield f"    {escape_for_terminal(text)}"
     yield f"    {completion.cause} at step {completion.steps}, log-probability {completion.log_prob:.2f}{loop}\n"
 
 

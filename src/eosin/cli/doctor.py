@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eosin.cli.numbers import whole_number
-from eosin.cli.terminal import printable
+from eosin.cli.terminal import escape_for_terminal
 from eosin.errors import BadInput
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def format_findings(findings: list[Finding]) -> str:
     parts = []
     for each in findings:
         mark = "WRONG" if each.wrong else "note"
-        parts.append(f"{mark}: {printable(each.what)}\n  why: {each.why}\n  fix: {printable(each.fix)}")
+        parts.append(
+            f"{mark}: {escape_for_terminal(each.what)}\n  why: {each.why}\n  fix: {escape_for_terminal(each.fix)}"
+        )
     wrong = sum(each.wrong for each in findings)
     return "\n\n".join([*parts, f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong"])

@@ -25,7 +25,7 @@ examples:
   eosin prepare novel.txt --sentences-by sentencizer"""
 
 SETTINGS = ("source", "tokenization", "vocab_size", "context", "sentences_by", "short", "unknown", "valid", "test")
-PAPER = {model.label.lower(): model.paper for model in load_exhibit("statistics").models}
+PAPER_STATISTICS = {model.label.lower(): model.paper for model in load_exhibit("statistics").models}
 """The dataset statistics of the paper's appendix."""
 
 
@@ -64,7 +64,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     given = {key: value for key in SETTINGS if (value := getattr(options, key)) is not None}
-    kinds = [given["tokenization"]] if "tokenization" in given else list(PAPER)
+    kinds = [given["tokenization"]] if "tokenization" in given else list(PAPER_STATISTICS)
     settings = [{}] if "source" in given else [read_model_settings(f"{kind}-tanh-softmax")["data"] for kind in kinds]
     if options.out and len(settings) > 1:
         raise BadInput("--out names one corpus, but without a source there are two; add --tokenization")
@@ -85,7 +85,7 @@ def format_statistics(prepared: dict[str, Corpus]) -> str:
     for folder, corpus in prepared.items():
         rows.append((folder, corpus.statistics))
         if corpus.recipe.source == BUNDLED[0]:
-            rows.append(("  the paper's", PAPER[corpus.recipe.tokenization]))
+            rows.append(("  the paper's", PAPER_STATISTICS[corpus.recipe.tokenization]))
     wide = max(len(name) for name, _ in rows)
     names = ("train", "valid", "test", "|V|", "avg. len", "longest", "<unk>", "dropped")
     return "\n".join(

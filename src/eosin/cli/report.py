@@ -12,6 +12,7 @@ from eosin.cli.numbers import real_number, whole_numbers
 from eosin.errors import BadInput
 from eosin.records.reading import FiledRecord, load_records
 from eosin.records.statistics import count_contexts_for_bound, count_contexts_for_width
+from eosin.report.audit_page import build_audit_page
 from eosin.report.audits import (
     tabulate_decoders,
     tabulate_histogram,
@@ -22,7 +23,6 @@ from eosin.report.audits import (
 )
 from eosin.report.comparison import compare_audits
 from eosin.report.initialisations import has_several_models, tabulate_models
-from eosin.report.overview import build_page
 from eosin.report.tables import RENDERINGS, Table
 from eosin.storage.files import TWINS, audit_folder, resolve_path, write_text
 
@@ -84,17 +84,17 @@ def run(options: argparse.Namespace) -> None:
     if options.contexts_for is not None or options.half_width is not None:
         text, files = count_contexts(options), set[Path]()
     else:
-        found, files = load(options)
+        found, files = load_named_records(options)
         text = render(choose_tables(options, found), options)
     if options.out is None:
         print(text)
     elif resolve_path(options.out) in files:
         raise BadInput(f"--out {options.out} is a file of records, which would be lost; name another")
     else:
-        write(options.out, text)
+        write_output(options.out, text)
 
 
-def load(options: argparse.Namespace) -> tuple[list[FiledRecord], set[Path]]:
+def load_named_records(options: argparse.Namespace) -> tuple[list[FiledRecord], set[Path]]:
     """The records, and their files."""
     found = load_records([place for name in options.records for place in find_places(name)])
     return found, {resolve_path(path) for each in found for path in each.files}
@@ -133,11 +133,11 @@ def choose_tables(options: argparse.Namespace, found: list[FiledRecord]) -> list
 
 def render(tables: list[Table], options: argparse.Namespace) -> str:
     if options.json:
-        return json.dumps({"tables": [to_json(table) for table in tables]})
+        return json.dumps({"tables": [table_to_json(table) for table in tables]})
     return "\n\n".join(map(RENDERINGS[options.format], tables))
 
 
-def to_json(table: Table) -> dict[str, Any]:
+def table_to_json(table: Table) -> dict[str, Any]:
     return {"title": table.title, "note": table.note, "columns": table.flat_headings, "rows": table.flat_rows}
 
 
@@ -145,11 +145,11 @@ def write_page(options: argparse.Namespace) -> str:
     for name in NOT_ON_A_PAGE:
         if vars(options)[name]:
             raise BadInput(f"--html makes a page of its own; say --{name.replace('_', '-')} without it")
-    found, files = load(options)
+    found, files = load_named_records(options)
     if resolve_path(options.html) in files | {resolve_path(path) for path in [*options.completions, *options.traces]}:
         raise BadInput(f"--html {options.html} is a file that the page is made of; name another")
-    page = build_page([each.record for each in found], options.completions, options.traces)
-    write(options.html, page.render())
+    page = build_audit_page([each.record for each in found], options.completions, options.traces)
+    write_output(options.html, page.render())
     return json.dumps({"page": str(options.html)}) if options.json else f"{options.html}: open it in a browser"
 
 
@@ -170,7 +170,7 @@ def count_contexts(options: argparse.Namespace) -> str:
     return json.dumps({"contexts": counts}) if options.json else "\n".join(lines)
 
 
-def write(path: Path, text: str) -> None:
+def write_output(path: Path, text: str) -> None:
     try:
         if path.exists() and not path.is_file():  # such as /dev/stdout, which nothing can take the place of
             path.write_text(text + "\n", encoding="utf-8")

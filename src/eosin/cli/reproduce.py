@@ -22,7 +22,7 @@ from eosin.paper.claims import Verdict
 from eosin.paper.exhibits import EXHIBITS, list_names, load_exhibit
 from eosin.paper.plan import Plan
 from eosin.paper.presets import list_presets, load_preset
-from eosin.paper.rendering import OVERVIEW, PAGE, PLAN, Reproduction, check_folder, write_plan
+from eosin.paper.rendering import PAGE, PLAN, README, Reproduction, check_folder, write_plan
 from eosin.paper.results import PIECES, AnyEntry, Results, RunEntry, lock_results
 from eosin.report.tables import render_text
 from eosin.settings import build, get_section, lists_to_tuples, parse_assignment, read_toml
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.tables_only and not results.entries:
         raise BadInput(f"there are no results in {folder}; make some without --tables-only, or name another (--out)")
-    reproduction = Reproduction(plan, results) if options.tables_only else complete(plan, results, options)
+    reproduction = Reproduction(plan, results) if options.tables_only else do_missing_work(plan, results, options)
     with lock_results(folder), explain_stop(results):
         write_plan(plan, folder)
         reproduction.write_tables()
@@ -180,7 +180,7 @@ def open_results(plan: Plan, folder: Path) -> Results:
 # the work
 
 
-def complete(plan: Plan, results: Results, options: argparse.Namespace) -> Reproduction:
+def do_missing_work(plan: Plan, results: Results, options: argparse.Namespace) -> Reproduction:
     """Do what is missing. A finished reproduction is recognised without torch."""
     reproduction = Reproduction(plan, results)
     is_missing = any(results.find(piece) is None for piece in plan.pieces)
@@ -213,7 +213,7 @@ def do_pieces(plan: Plan, results: Results, options: argparse.Namespace) -> None
     with start_runner(plan, results, runs, options) as runner:
         for number, piece in enumerate(plan.pieces, 1):
             runner.check_stop()
-            if results.find(piece) or not all(map(results.run, piece.needed_runs)):
+            if results.find(piece) or not all(map(results.find_run, piece.needed_runs)):
                 continue
             print(f"[{number}/{len(plan.pieces)}] {piece.name}", file=output, flush=True)
             print(f"    {describe_entry(runner.do(piece))}", file=output, flush=True)
@@ -282,7 +282,7 @@ def list_pieces(plan: Plan, results: Results, as_json: bool) -> str:
 def render_tables(reproduction: Reproduction, tables_only: bool) -> str:
     folder, caution = reproduction.results.folder, reproduction.plan.preset.caution
     others = [name for name in ("figures/", PAGE) if not tables_only and (folder / name).exists()]
-    files = f"in {folder}: {', '.join([OVERVIEW, 'tables/', *others])}"
+    files = f"in {folder}: {', '.join([README, 'tables/', *others])}"
     return "\n\n".join([*map(render_text, reproduction.parts), *([caution] if caution else []), files])
 
 

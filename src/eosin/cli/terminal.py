@@ -7,10 +7,10 @@ import sys
 from eosin.report import tables
 
 
-def printable(text: str) -> str:
+def escape_for_terminal(text: str) -> str:
     """Escape control characters, and characters that the terminal does not have."""
     encoding = sys.stdout.encoding or "utf-8"
-    return tables.make_printable(text).encode(encoding, "backslashreplace").decode(encoding)
+    return tables.escape_controls(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def format_duration(seconds: float) -> str:

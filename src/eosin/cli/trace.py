@@ -22,7 +22,7 @@ from eosin.cli.model import (
 )
 from eosin.cli.numbers import whole_number
 from eosin.cli.progress import count_events
-from eosin.cli.terminal import printable
+from eosin.cli.terminal import escape_for_terminal
 from eosin.decoding.job import Job
 from eosin.decoding.loops import Tail, extend, find_loop
 from eosin.decoding.trace import Step, Trace
@@ -93,9 +93,9 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(to_json(found, tail, prefix_text, loaded.tokenizer)))
         return
-    print(f"prefix: {printable(prefix_text)}\ndecoder: {found.decoder}\n")
+    print(f"prefix: {escape_for_terminal(prefix_text)}\ndecoder: {found.decoder}\n")
     print("\n".join(format_steps(found, loaded.tokenizer, options)))
-    print("\n" + "\n".join(summarize(found, tail, loaded.tokenizer)))
+    print("\n" + "\n".join(describe_trace(found, tail, loaded.tokenizer)))
 
 
 def to_json(found: Trace, tail: Tail | None, prefix_text: str, tokenizer: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def count_shown_steps(steps: int, options: argparse.Namespace) -> tuple[int, int
 def format_cells(step: Step, tokenizer: Any) -> tuple[str, ...]:
     return (
         str(step.number),
-        shorten(printable(tokenizer.spell(step.token)), WIDEST),
+        shorten(escape_for_terminal(tokenizer.spell(step.token)), WIDEST),
         f"{step.prob:.4g}",
         f"{step.eos_prob:.4g}",
         f"{step.eos_rank:,}",
@@ -136,7 +136,7 @@ def format_cells(step: Step, tokenizer: Any) -> tuple[str, ...]:
     )
 
 
-def summarize(found: Trace, tail: Tail | None, tokenizer: Any) -> Iterator[str]:
+def describe_trace(found: Trace, tail: Tail | None, tokenizer: Any) -> Iterator[str]:
     """Whether it ended, what became of eos on the way, and whether the end repeats itself."""
     removers = Counter(step.removed_by for step in found.steps)
     kept = removers.pop(None, 0)
@@ -147,7 +147,7 @@ def summarize(found: Trace, tail: Tail | None, tokenizer: Any) -> Iterator[str]:
     if tail is not None:
         tokens = extend(np.array(found.tokens), found.proof).tolist()
         loop = tokenizer.decode(tokens[tail.onset - 1 : tail.onset - 1 + tail.period])
-        yield f"{describe_loop(tail, found.proof)}: {printable(loop)}"
+        yield f"{describe_loop(tail, found.proof)}: {escape_for_terminal(loop)}"
 
 
 def describe_outcome(found: Trace) -> str:

@@ -18,7 +18,16 @@ from statistics import fmean
 from typing import TypeVar
 
 from eosin.errors import BadInput
-from eosin.paper.exhibits import EXHIBITS, FOLDER, Exhibit, ExhibitModel, PaperNumber, fill_in, list_names, load_exhibit
+from eosin.paper.exhibits import (
+    CONFIGS,
+    EXHIBITS,
+    Exhibit,
+    ExhibitModel,
+    PaperNumber,
+    fill_in,
+    list_names,
+    load_exhibit,
+)
 from eosin.paper.measurements import Measurements
 from eosin.paper.plan import Plan
 from eosin.paper.results import Results
@@ -28,7 +37,7 @@ from eosin.records.statistics import Ratio, compare
 from eosin.report.tables import Column, Table, Value
 from eosin.settings import build, check_known, lists_to_tuples, read_toml
 
-CLAIMS = FOLDER / "claims" / "paper.toml"
+CLAIMS = CONFIGS / "claims" / "paper.toml"
 TOKENIZATIONS = {"bpe": "BPE", "word": "words"}
 
 
@@ -114,13 +123,13 @@ def judge(claim: Claim, measured: Measurements) -> Judgement:
 
 def find_records(claim: Claim, measured: Measurements) -> list[dict[int, Record]]:
     """The records of each case, by initialisation."""
-    return [measured.records(case.model, case.decoder, case.contexts) for case in claim.cases]
+    return [measured.find_records(case.model, case.decoder, case.contexts) for case in claim.cases]
 
 
 Measured = TypeVar("Measured")
 
 
-def share_seeds(found: Sequence[Mapping[int, Measured]]) -> list[list[Measured]]:
+def keep_common_seeds(found: Sequence[Mapping[int, Measured]]) -> list[list[Measured]]:
     """What was measured of each case for the initialisations that all cases have."""
     seeds = sorted(set(found[0]).intersection(*found[1:]))
     return [[by_seed[seed] for seed in seeds] for by_seed in found]
@@ -157,17 +166,17 @@ def decide_failure(claim: Claim, measured: Measurements) -> Decision:
 
 def decide_fall(claim: Claim, measured: Measurements) -> Decision:
     """The second case exceeds L on fewer contexts. They are compared context by context."""
-    first, second = share_seeds(find_records(claim, measured))
+    first, second = keep_common_seeds(find_records(claim, measured))
     if not first:
         return NOT_MEASURED
     found = combine([compare_contexts(*pair) for pair in zip(first, second, strict=True)])
-    before, after = (fmean(100 * ratio_of(record).value for record in records) for records in (first, second))
+    before, after = (fmean(100 * get_counted_ratio(record).value for record in records) for records in (first, second))
     return decide_sign(found), f"{before:.2f} → {after:.2f} (down by {100 * found.low:.2f} to {100 * found.high:.2f})"
 
 
 def decide_cost(claim: Claim, measured: Measurements) -> Decision:
     """The test perplexity is higher in the first case. A single initialisation takes the spread of the paper's."""
-    first, second = share_seeds([measured.perplexities(case.model) for case in claim.cases])
+    first, second = keep_common_seeds([measured.find_perplexities(case.model) for case in claim.cases])
     if not first:
         return NOT_MEASURED
     half = 2 * math.hypot(*(find_spread(case.model) for case in claim.cases)) if len(first) == 1 else 0.0
@@ -178,10 +187,10 @@ def decide_cost(claim: Claim, measured: Measurements) -> Decision:
 
 def decide_nearness(claim: Claim, measured: Measurements) -> Decision:
     """The lengths of the first case are nearer to the data's. A completion that did not end counts as L long."""
-    lengths, found = measured.data_lengths(claim.models), share_seeds(find_records(claim, measured))
+    lengths, found = measured.count_data_lengths(claim.models), keep_common_seeds(find_records(claim, measured))
     if not lengths or not all(found):
         return NOT_MEASURED
-    first, second = ([wasserstein_distance(all_lengths(record), lengths) for record in records] for records in found)
+    first, second = ([wasserstein_distance(count_lengths(record), lengths) for record in records] for records in found)
     nearer = combine(
         [
             Difference.around(far - near, 1.96 * math.hypot(error, other_error))
@@ -198,7 +207,9 @@ def decide_likeness(claim: Claim, measured: Measurements) -> Decision:
     shares = find_shares(claim, measured)
     if not shares:
         return NOT_MEASURED
-    first, *others = ([ratio_of(each) for each in records] for records in share_seeds(find_records(claim, measured)))
+    first, *others = (
+        [get_counted_ratio(each) for each in records] for records in keep_common_seeds(find_records(claim, measured))
+    )
     found = [combine(list(map(compare_unpaired, first, other))) for other in others]
     most = claim.within / 100
     verdict = Verdict.HOLDS if all(-most <= each.low and each.high <= most for each in found) else Verdict.UNDECIDED
@@ -236,7 +247,7 @@ RULES = {
 # numbers
 
 
-def ratio_of(record: Record) -> Ratio:
+def get_counted_ratio(record: Record) -> Ratio:
     """r_L at the limit of the audit, counted."""
     found = record.ratio
     if not isinstance(found, Ratio):
@@ -247,12 +258,12 @@ def ratio_of(record: Record) -> Ratio:
 def find_shares(claim: Claim, measured: Measurements) -> list[Difference]:
     """The mean r_L of each case; empty unless all cases have records of the same initialisations."""
     found = find_records(claim, measured)
-    return [mean_share(list(records.values())) for records in found] if all(share_seeds(found)) else []
+    return [average_shares(list(records.values())) for records in found] if all(keep_common_seeds(found)) else []
 
 
-def mean_share(records: Sequence[Record]) -> Difference:
+def average_shares(records: Sequence[Record]) -> Difference:
     """The mean r_L over initialisations, with an interval."""
-    ratios = [ratio_of(record) for record in records]
+    ratios = [get_counted_ratio(record) for record in records]
     shares = [Difference(ratio.value, *ratio.interval()) for ratio in ratios]
     if not any(share.value for share in shares):
         return Difference(0.0, 0.0, max(share.high for share in shares))
@@ -272,7 +283,7 @@ def decide_sign(found: Difference) -> Verdict:
     return Verdict.HOLDS if found.low > 0 else Verdict.DOES_NOT if found.high < 0 else Verdict.UNDECIDED
 
 
-def all_lengths(record: Record) -> dict[int, int]:
+def count_lengths(record: Record) -> dict[int, int]:
     """How many completions have each length; those that did not end are as long as the limit."""
     counts, limit = record.counts, record.signature.max_steps
     lengths = dict(counts.ended)
@@ -301,24 +312,24 @@ def format_share(share: Difference) -> str:
 
 
 @cache  # a table of claims asks some hundred times
-def list_models(kind: str) -> list[tuple[Exhibit, ExhibitModel]]:
+def list_exhibit_models(kind: str) -> list[tuple[Exhibit, ExhibitModel]]:
     exhibits = [load_exhibit(name) for name in list_names(EXHIBITS)]
     return [(exhibit, member) for exhibit in exhibits if exhibit.kind == kind for member in exhibit.models]
 
 
 def find_ratio(model: str, decoder: str) -> PaperNumber | None:
     """The paper's r_L, if it has one."""
-    in_ratios = (each.paper_number(decoder) for _, each in list_models("ratios") if each.model == model)
+    in_ratios = (each.find_paper_number(decoder) for _, each in list_exhibit_models("ratios") if each.model == model)
     in_heads = (
-        each.paper_number("ratio")
-        for exhibit, each in list_models("heads")
+        each.find_paper_number("ratio")
+        for exhibit, each in list_exhibit_models("heads")
         if each.model == model and exhibit.decoders == (decoder,)
     )
     return next(filter(None, itertools.chain(in_ratios, in_heads)), None)
 
 
 def find_perplexity(model: str) -> PaperNumber | None:
-    found = (each.paper_number("perplexity") for _, each in list_models("heads") if each.model == model)
+    found = (each.find_paper_number("perplexity") for _, each in list_exhibit_models("heads") if each.model == model)
     return next(filter(None, found), None)
 
 

@@ -49,9 +49,9 @@ from eosin.training.log import LOG
 from eosin.training.loop import train
 from eosin.training.run import RESUME, Run, RunSettings
 
-TRACED, TURNS = 60, 3
+TRACED_STEPS, TRACED_TURNS = 60, 3
 """A completion that does not end is traced to this step of its loop, and at least for so many turns of it."""
-Outcome = dict[str, Any]
+EntryFields = dict[str, Any]
 
 
 @dataclass
@@ -81,12 +81,12 @@ class Runner:
         measured = {"seconds": round(seconds, 1), "machine": describe_machine()}
         return self.results.add(piece, {**outcome, **measured})
 
-    def folder(self, run: str) -> Path:
+    def find_folder(self, run: str) -> Path:
         return BUNDLED_RUNS / run if run in self.bundled else self.runs / run
 
     def open_run(self, name: str) -> Run:
         """A finished run, if its weights are those that the results are of."""
-        folder, entry = self.folder(name), self.results.run(name)
+        folder, entry = self.find_folder(name), self.results.find_run(name)
         if not (folder / WEIGHTS).is_file():
             raise BadInput(f"{name} is finished, but it is not in {self.runs}; name the folder that it is in (--runs)")
         if entry and entry.weights not in (None, hash_files([folder / WEIGHTS])):
@@ -148,7 +148,7 @@ def find_processor() -> str:
 # corpora and trainings
 
 
-def prepare_corpus(runner: Runner, piece: PrepareCorpus) -> Outcome:
+def prepare_corpus(runner: Runner, piece: PrepareCorpus) -> EntryFields:
     if piece.bundled:
         corpus = open_run(BUNDLED_RUNS / piece.bundled).corpus
     else:
@@ -161,8 +161,8 @@ def prepare_corpus(runner: Runner, piece: PrepareCorpus) -> Outcome:
     }
 
 
-def train_run(runner: Runner, piece: TrainRun) -> Outcome | None:
-    folder = runner.folder(piece.run)
+def train_run(runner: Runner, piece: TrainRun) -> EntryFields | None:
+    folder = runner.find_folder(piece.run)
     if runner.as_is and not is_finished(folder):
         return None
     settings = load_settings(piece.model, piece.changes, piece.seed)
@@ -188,7 +188,7 @@ def is_finished(folder: Path) -> bool:
     return (folder / RESUME).is_file() and "result" in load_tensors(folder / RESUME)[1]
 
 
-def read_progress(folder: Path) -> Outcome:
+def read_progress(folder: Path) -> EntryFields:
     """The epochs of a finished run, how long they took, and under what conditions."""
     notes = load_tensors(folder / RESUME)[1]
     log = [json.loads(line) for line in read_lines(folder / LOG, "events")]
@@ -203,7 +203,7 @@ def read_progress(folder: Path) -> Outcome:
     }
 
 
-def describe_weights(run: Run) -> Outcome:
+def describe_weights(run: Run) -> EntryFields:
     weights = run.folder / WEIGHTS
     return {
         "weights": hash_files([weights]),
@@ -212,7 +212,7 @@ def describe_weights(run: Run) -> Outcome:
     }
 
 
-def measure_bundled(runner: Runner, piece: MeasureBundled) -> Outcome:
+def measure_bundled(runner: Runner, piece: MeasureBundled) -> EntryFields:
     run = runner.open_run(piece.run)
     return {
         "run": piece.run,
@@ -226,7 +226,7 @@ def measure_bundled(runner: Runner, piece: MeasureBundled) -> Outcome:
 # audits
 
 
-def audit_run(runner: Runner, piece: AuditRun) -> Outcome:
+def audit_run(runner: Runner, piece: AuditRun) -> EntryFields:
     run, out = runner.open_run(piece.run), runner.results.folder / piece.file
     model, prefixes = runner.load_model(run, piece.floor), run.corpus.contexts(piece.contexts, piece.count or None)
     about = {**run.origin, "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
@@ -274,8 +274,8 @@ def merge_shards(out: Path, decoders: Sequence[str], contexts: int) -> None:
 # examples
 
 
-def trace_examples(runner: Runner, piece: TraceExamples) -> Outcome:
-    unended = runner.results.records(piece.baseline)[piece.decoder].counts.unended
+def trace_examples(runner: Runner, piece: TraceExamples) -> EntryFields:
+    unended = runner.results.find_records(piece.baseline)[piece.decoder].counts.unended
     chosen = [context for context, is_unended in sorted(unended.items()) if is_unended][: piece.shown]
     examples: list[Example] = []
     for name, decoder in piece.decodings:
@@ -321,7 +321,11 @@ def replay(model: LanguageModel, prefix: Tensor, completion: Completion, decoder
 def count_shown_steps(completion: Completion) -> int:
     """All steps of a completion that ends; of any other the first turns of its loop, or its first steps."""
     tail = tail_of(completion) or Tail(onset=1, period=0)
-    return len(completion.tokens) if completion.cause.ends else tail.onset - 1 + max(TRACED, TURNS * tail.period)
+    return (
+        len(completion.tokens)
+        if completion.cause.ends
+        else tail.onset - 1 + max(TRACED_STEPS, TRACED_TURNS * tail.period)
+    )
 
 
 def build_example(
@@ -353,7 +357,7 @@ def spell_tokens(tokenizer: Tokenizer, tokens: list[int]) -> Iterator[str]:
         before = text
 
 
-WORK: dict[type[Piece], Callable[[Runner, Any], Outcome | None]] = {
+WORK: dict[type[Piece], Callable[[Runner, Any], EntryFields | None]] = {
     PrepareCorpus: prepare_corpus,
     TrainRun: train_run,
     MeasureBundled: measure_bundled,

@@ -15,8 +15,8 @@ from eosin.data.sources import CONTEXTS
 from eosin.errors import BadInput
 from eosin.settings import build, check_known, expand_sweep, lists_to_tuples, read_toml
 
-FOLDER = Path(str(files("eosin") / "configs"))
-EXHIBITS = FOLDER / "exhibits"
+CONFIGS = Path(str(files("eosin") / "configs"))
+EXHIBITS = CONFIGS / "exhibits"
 
 
 class PaperNumber(NamedTuple):
@@ -47,7 +47,7 @@ class ExhibitModel:
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor must be 0, for none, or lie between 0 and 1, got {self.floor}")
 
-    def paper_number(self, name: str) -> PaperNumber | None:
+    def find_paper_number(self, name: str) -> PaperNumber | None:
         pair = self.paper.get(name)
         return None if pair is None else PaperNumber(*map(float, pair))
 
@@ -115,7 +115,7 @@ class Exhibit:
     @property
     def specifications(self) -> list[str]:
         """Every decoder to audit, at every temperature."""
-        return [set_temperature(decoder, value) for decoder in self.decoders for value in self.temperatures or (1.0,)]
+        return [add_temperature(decoder, value) for decoder in self.decoders for value in self.temperatures or (1.0,)]
 
     @property
     def only_decoder(self) -> str:
@@ -151,7 +151,7 @@ def is_mean(value: Any) -> bool:
     return isinstance(value, list) and len(value) in (1, 2) and all(map(is_number, value))
 
 
-def set_temperature(decoder: str, temperature: float) -> str:
+def add_temperature(decoder: str, temperature: float) -> str:
     return decoder if temperature == 1 else f"{decoder},temperature={temperature:g}"
 
 
@@ -180,10 +180,10 @@ def find_file(name: str, folder: Path, what: str) -> Path:
 
 
 def find_model(name: str) -> Path:
-    return find_file(name, FOLDER, "a model")
+    return find_file(name, CONFIGS, "a model")
 
 
-def name_or_path(name: str) -> str:
+def resolve_name(name: str) -> str:
     """The name of a bundled file, or an absolute path."""
     return str(Path(name).resolve()) if name.endswith(".toml") else name
 
@@ -197,6 +197,6 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
             build(ExhibitModel, {"paper": {}, **each}, "models") for each in table.get("models", ())
         )
         table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
-        return build(Exhibit, {"sweep": {}, **lists_to_tuples(table), "path": name_or_path(name)}, path.stem)
+        return build(Exhibit, {"sweep": {}, **lists_to_tuples(table), "path": resolve_name(name)}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

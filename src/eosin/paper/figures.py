@@ -17,7 +17,7 @@ from eosin.records.record import Record
 from eosin.report.audits import to_percent
 from eosin.storage.files import write_bytes
 
-ENDINGS = ("pdf", "svg", "png")
+FORMATS = ("pdf", "svg", "png")
 WITHOUT_DATE: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 LINES, MARKERS = ("-", "--", ":", "-."), "osD^v"
 STEPS = (1, 2, 3, 5, 8, 12, 18, 26, 40, 60, 90, 130, 200, 300, 450, 700, 1000, 1500)
@@ -41,7 +41,7 @@ def list_figure_files(data: ExhibitData, folder: Path) -> list[Path]:
     """The files of an exhibit's figure; empty if its kind has no figure or there is nothing to draw."""
     kind = FIGURES.get(data.exhibit.kind)
     has_points = kind is not None and kind.collect(data)
-    return [folder / f"{data.exhibit.name}.{ending}" for ending in ENDINGS] if has_points else []
+    return [folder / f"{data.exhibit.name}.{ending}" for ending in FORMATS] if has_points else []
 
 
 def draw_figure(data: ExhibitData, folder: Path) -> None:
@@ -54,7 +54,7 @@ def draw_figure(data: ExhibitData, folder: Path) -> None:
     kind.draw(data, kind.collect(data), axes)
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
     folder.mkdir(parents=True, exist_ok=True)
-    for path, ending in zip(paths, ENDINGS, strict=True):
+    for path, ending in zip(paths, FORMATS, strict=True):
         content = BytesIO()  # matplotlib does not report a full disk in the middle of a PDF
         figure.savefig(content, format=ending, dpi=160, metadata=WITHOUT_DATE[ending])
         write_bytes(path, content.getvalue())
@@ -95,7 +95,7 @@ def draw_lengths(data: ExhibitData, counts: list[tuple[str, float, dict[int, int
     axes.set(xscale="log", xlabel="length", ylabel="share of the contexts (%)")
 
 
-def collect_prices(data: ExhibitData) -> list[tuple[ExhibitModel, float, float]]:
+def collect_costs(data: ExhibitData) -> list[tuple[ExhibitModel, float, float]]:
     """Model, perplexity and ratio, as means over initialisations."""
     decoder, points = data.exhibit.only_decoder, []
     for member in data.exhibit.models:
@@ -106,7 +106,7 @@ def collect_prices(data: ExhibitData) -> list[tuple[ExhibitModel, float, float]]
     return points
 
 
-def draw_prices(data: ExhibitData, points: list[tuple[ExhibitModel, float, float]], axes: Any) -> None:
+def draw_costs(data: ExhibitData, points: list[tuple[ExhibitModel, float, float]], axes: Any) -> None:
     """The ratio against the perplexity: a colour for each head, a marker for each model."""
     labels, heads = (list(dict.fromkeys(names)) for names in zip(*((m.label, m.head) for m in data.exhibit.models)))
     for member, perplexity, ratio in points:
@@ -127,8 +127,8 @@ def collect_sweep(data: ExhibitData) -> list[SweepLine]:
     lines = []
     ((name, values),) = data.exhibit.sweep.items()
     for member, decoder in itertools.product(data.exhibit.models, data.exhibit.decoders):
-        runs = [(value, data.find_sweep(member.model, {name: value})) for value in values if is_number(value)]
-        found = [(value, data.find_records(entries, decoder).values()) for value, entries in runs]
+        runs = [(value, data.find_sweep_runs(member.model, {name: value})) for value in values if is_number(value)]
+        found = [(value, data.find_run_records(entries, decoder).values()) for value, entries in runs]
         points = [(value, [to_percent(record.ratio) for record in records]) for value, records in found if records]
         lines.append((f"{member.label}, {decoder}", points))
     return [(label, points) for label, points in lines if points]
@@ -155,6 +155,6 @@ class Figure:
 FIGURES = {
     "limits": Figure(collect_curves, draw_curves),
     "lengths": Figure(list_length_counts, draw_lengths),
-    "heads": Figure(collect_prices, draw_prices),
+    "heads": Figure(collect_costs, draw_costs),
     "grid": Figure(collect_sweep, draw_sweep),
 }

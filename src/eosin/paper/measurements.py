@@ -18,7 +18,7 @@ class Measurements:
     plan: Plan
     results: Results
 
-    def runs(self, model: str) -> dict[int, RunEntry]:
+    def find_runs(self, model: str) -> dict[int, RunEntry]:
         return self.find_finished(self.plan.list_runs(model))
 
     def find_finished(self, runs: Mapping[int, str]) -> dict[int, RunEntry]:
@@ -26,27 +26,27 @@ class Measurements:
         found = {seed: self.results.find(piece) for seed, piece in pieces.items() if piece}
         return {seed: entry for seed, entry in found.items() if isinstance(entry, RunEntry)}
 
-    def records(self, model: str, decoder: str, contexts: str = "test", **how: Any) -> dict[int, Record]:
+    def find_records(self, model: str, decoder: str, contexts: str = "test", **how: Any) -> dict[int, Record]:
         """Finished records; `how` may have a floor or survival, as an audit."""
-        return self.find_records(self.runs(model), decoder, contexts, **how)
+        return self.find_run_records(self.find_runs(model), decoder, contexts, **how)
 
-    def find_records(
+    def find_run_records(
         self, runs: Mapping[int, RunEntry], decoder: str, contexts: str = "test", **how: Any
     ) -> dict[int, Record]:
         audits = {seed: self.plan.plan_audit(entry.run, (), contexts, **how) for seed, entry in runs.items()}
-        found = {seed: self.results.records(audit).get(decoder) for seed, audit in audits.items()}
+        found = {seed: self.results.find_records(audit).get(decoder) for seed, audit in audits.items()}
         return {seed: record for seed, record in found.items() if record is not None}
 
-    def perplexities(self, model: str, floor: float = 0.0) -> dict[int, float]:
+    def find_perplexities(self, model: str, floor: float = 0.0) -> dict[int, float]:
         """Test perplexities. That of a model on a floor is measured by its audit."""
-        runs = self.runs(model)
+        runs = self.find_runs(model)
         if not floor:
             return {seed: entry.perplexity.test for seed, entry in runs.items()}
         audits = {seed: self.plan.plan_audit(entry.run, floor=floor) for seed, entry in runs.items()}
-        found = {seed: self.results.floor_perplexity(audit) for seed, audit in audits.items()}
+        found = {seed: self.results.find_floor_perplexity(audit) for seed, audit in audits.items()}
         return {seed: perplexity for seed, perplexity in found.items() if perplexity is not None}
 
-    def data_lengths(self, models: Iterable[str]) -> dict[int, int]:
+    def count_data_lengths(self, models: Iterable[str]) -> dict[int, int]:
         """How many continuations of test have each length, in the first corpus of these models that is counted."""
-        entries = (self.results.corpus(self.plan.plan_corpus(model)) for model in models)
+        entries = (self.results.find_corpus(self.plan.plan_corpus(model)) for model in models)
         return next((dict(entry.lengths.test) for entry in entries if entry), {})

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eosin.paper.exhibits import EXHIBITS, FOLDER, find_file, find_model, list_names, name_or_path
+from eosin.paper.exhibits import CONFIGS, EXHIBITS, find_file, find_model, list_names, resolve_name
 from eosin.settings import build, check_known, lists_to_tuples, read_toml
 from eosin.storage.files import BUNDLED_RUNS
 
-PRESETS = FOLDER / "presets"
+PRESETS = CONFIGS / "presets"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def load_preset(name: str) -> Preset:
     """A bundled preset by name, or one of your own by its path."""
     path = find_file(name, PRESETS, "a preset")
     no_tables: dict[str, Any] = {name: {} for name in ("changes", "matching", "initialisations_of", "bundled")}
-    return build(Preset, {**no_tables, **lists_to_tuples(read_toml(path)), "path": name_or_path(name)}, path.stem)
+    return build(Preset, {**no_tables, **lists_to_tuples(read_toml(path)), "path": resolve_name(name)}, path.stem)
 
 
 def list_presets() -> list[str]:

@@ -14,7 +14,7 @@ import tomli_w
 
 from eosin.errors import BadInput
 from eosin.paper.claims import judge_all, tabulate_claims
-from eosin.paper.figures import collect_prices, draw_figure, list_figure_files
+from eosin.paper.figures import collect_costs, draw_figure, list_figure_files
 from eosin.paper.plan import Plan
 from eosin.paper.results import PIECES, Results, RunEntry
 from eosin.paper.tables import (
@@ -29,15 +29,15 @@ from eosin.paper.tables import (
 )
 from eosin.records.record import Record
 from eosin.report.audits import tabulate_loops
-from eosin.report.charts import Chart, chart_lengths, chart_prices, chart_ratios, chart_survival
+from eosin.report.charts import Chart, chart_costs, chart_lengths, chart_ratios, chart_survival
 from eosin.report.page import Page
 from eosin.report.tables import RENDERINGS, Column, Table, format_count, format_one_decimal, render_csv, render_markdown
 from eosin.report.verdict import Sentence, write_verdict
 from eosin.settings import check_known
 from eosin.storage.files import write_text
 
-ENDINGS = {"text": "txt", "markdown": "md", "latex": "tex"}
-PAGE, OVERVIEW, PLAN = "report.html", "README.md", "plan.toml"
+SUFFIXES = {"text": "txt", "markdown": "md", "latex": "tex"}
+PAGE, README, PLAN = "report.html", "README.md", "plan.toml"
 CLAIMS = "claims"
 """The name of the table of claims."""
 
@@ -68,7 +68,7 @@ class Reproduction:
     @property
     def digest(self) -> str:
         """A digest of everything that the page and the figures show."""
-        return self.results.digest(self.plan, version("eosin"))
+        return self.results.hash(self.plan, version("eosin"))
 
     @property
     def figures(self) -> Path:
@@ -87,7 +87,7 @@ class Reproduction:
         """Write the figures, and then the page, which has the digest."""
         for data in self.exhibits:
             draw_figure(data, self.figures)
-        write_text(self.results.folder / PAGE, build_page(self).render())
+        write_text(self.results.folder / PAGE, build_paper_page(self).render())
 
     def write_tables(self) -> None:
         """Write every table in every format, and all of them on one page of Markdown."""
@@ -95,16 +95,16 @@ class Reproduction:
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in self.tables.items():
             write_text(folder / f"{name}.csv", render_csv(table) + "\n")
-            for format, ending in ENDINGS.items():
+            for format, suffix in SUFFIXES.items():
                 text = "\n\n".join(map(RENDERINGS[format], self.list_parts(name)))
-                write_text(folder / f"{name}.{ending}", text + "\n")
-        write_text(self.results.folder / OVERVIEW, render_overview(self))
+                write_text(folder / f"{name}.{suffix}", text + "\n")
+        write_text(self.results.folder / README, render_readme(self))
 
 
 def check_folder(folder: Path) -> None:
     """Raise BadInput if the folder has files of somebody else that would be overwritten."""
     is_ours = any((folder / name).is_file() for name in (PLAN, PIECES))
-    if taken := [name for name in (OVERVIEW, PAGE, "tables", "figures") if not is_ours and (folder / name).exists()]:
+    if taken := [name for name in (README, PAGE, "tables", "figures") if not is_ours and (folder / name).exists()]:
         raise BadInput(
             f"{folder} has a {taken[0]} that is not of a reproduction, and would be overwritten; name another (--out)"
         )
@@ -120,7 +120,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
 # the page of Markdown
 
 
-def render_overview(reproduction: Reproduction) -> str:
+def render_readme(reproduction: Reproduction) -> str:
     preset = reproduction.plan.preset
     parts = [
         f"# The paper's tables, `{preset.name}`",
@@ -137,7 +137,7 @@ def render_overview(reproduction: Reproduction) -> str:
 def write_command(reproduction: Reproduction) -> str:
     """The command that makes this; --as-is if some runs are missing."""
     plan = reproduction.plan
-    is_complete = all(reproduction.results.run(piece.run) for piece in plan.trainings)
+    is_complete = all(reproduction.results.find_run(piece.run) for piece in plan.trainings)
     names = tuple(exhibit.path for exhibit in plan.exhibits)
     return " ".join(
         [
@@ -173,7 +173,7 @@ def tabulate_durations(results: Results) -> Table:
 # the page of HTML
 
 
-def build_page(reproduction: Reproduction) -> Page:
+def build_paper_page(reproduction: Reproduction) -> Page:
     """The claims first, then the verdict, then what both rest on."""
     exhibits, preset = reproduction.exhibits, reproduction.plan.preset
     records = list_baseline_records(exhibits, initialisations=1)
@@ -241,16 +241,18 @@ def build_charts(exhibits: Sequence[ExhibitData], records: Sequence[Record]) -> 
         if data.exhibit.kind == "lengths":
             yield chart_lengths(list_length_counts(data))
         if data.exhibit.kind == "heads":
-            points = [(member.label, member.head, price, ratio) for member, price, ratio in collect_prices(data)]
+            points = [
+                (member.label, member.head, perplexity, ratio) for member, perplexity, ratio in collect_costs(data)
+            ]
             if points:
-                yield chart_prices(data.exhibit.title, data.exhibit.only_decoder, points)
+                yield chart_costs(data.exhibit.title, data.exhibit.only_decoder, points)
 
 
 def list_examples(exhibits: Sequence[ExhibitData]) -> Iterator[dict[str, Any]]:
     """Traced completions; the page shows those of one context together."""
     for data in exhibits:
         for pair in data.exhibit.pairs:
-            for each in data.results.examples(data.plan.plan_examples(pair, data.exhibit.shown)):
+            for each in data.results.read_examples(data.plan.plan_examples(pair, data.exhibit.shown)):
                 group = f"{pair.model}, {pair.decoder}: context {each.context}, {each.prefix}"
                 yield {**msgspec.to_builtins(each), "group": group}
 
@@ -260,12 +262,12 @@ def write_sentences(exhibits: Sequence[ExhibitData]) -> Iterator[Sentence]:
     yield from write_verdict(list_baseline_records(exhibits), list_other_records(exhibits))
     for data in exhibits:
         if data.exhibit.kind == "heads":
-            yield from describe_prices(data)
+            yield from describe_costs(data)
 
 
-def describe_prices(data: ExhibitData) -> Iterator[Sentence]:
+def describe_costs(data: ExhibitData) -> Iterator[Sentence]:
     """What each remedy costs in perplexity, against the softmax of the same model."""
-    points, decoder = collect_prices(data), data.exhibit.only_decoder
+    points, decoder = collect_costs(data), data.exhibit.only_decoder
     for baseline, before, _ in points:
         if baseline.head != "softmax":
             continue

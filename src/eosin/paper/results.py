@@ -180,28 +180,28 @@ class Results:
         found = self.entries.get(piece.name)
         if found is None or found.key != piece.key or (isinstance(found, RunEntry) and not found.finished):
             return None
-        if isinstance(piece, AuditRun) and not set(piece.decoders) <= self.records(piece).keys():
+        if isinstance(piece, AuditRun) and not set(piece.decoders) <= self.find_records(piece).keys():
             return None
         if isinstance(found, ExamplesEntry) and isinstance(piece, TraceExamples):
             # a baseline and its remedy on each context
-            return found if len(self.examples(piece)) == 2 * len(found.contexts) else None
+            return found if len(self.read_examples(piece)) == 2 * len(found.contexts) else None
         return found
 
-    def corpus(self, piece: PrepareCorpus) -> CorpusEntry | None:
+    def find_corpus(self, piece: PrepareCorpus) -> CorpusEntry | None:
         found = self.find(piece)
         return found if isinstance(found, CorpusEntry) else None
 
-    def run(self, name: str) -> RunEntry | None:
+    def find_run(self, name: str) -> RunEntry | None:
         """The outcome of a finished run, trained or bundled."""
         found = self.entries.get(f"training {name}") or self.entries.get(f"bundled {name}")
         return found if isinstance(found, RunEntry) and found.finished else None
 
-    def floor_perplexity(self, audit: AuditRun) -> float | None:
+    def find_floor_perplexity(self, audit: AuditRun) -> float | None:
         """The test perplexity that the audit of a model on a floor has measured."""
         found = self.entries.get(audit.name)
         return found.perplexity.test if isinstance(found, AuditEntry) and found.perplexity else None
 
-    def example_contexts(self, piece: TraceExamples) -> list[int] | None:
+    def find_example_contexts(self, piece: TraceExamples) -> list[int] | None:
         """The contexts of examples; None if they are not traced yet."""
         found = self.find(piece)
         return found.contexts if isinstance(found, ExamplesEntry) else None
@@ -223,17 +223,17 @@ class Results:
         self._records.clear()
         return entry
 
-    def records(self, audit: AuditRun) -> dict[str, Record]:
+    def find_records(self, audit: AuditRun) -> dict[str, Record]:
         """By decoder; a decoder that has not counted all contexts is left out."""
         path = self.folder / audit.file
         if path not in self._records:
             self._records[path] = read_finished_records(path)
-            run = self.run(audit.run)
+            run = self.find_run(audit.run)
             for record in self._records[path].values():
                 check_record(record, audit, path, run.settings if run else None)
         return self._records[path]
 
-    def examples(self, piece: TraceExamples) -> list[Example]:
+    def read_examples(self, piece: TraceExamples) -> list[Example]:
         path = self.folder / piece.file
         lines = read_lines(path, "examples") if path.is_file() else []
         try:
@@ -241,7 +241,7 @@ class Results:
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made again") from error
 
-    def digest(self, *more: object) -> str:
+    def hash(self, *more: object) -> str:
         """A digest of all results, and of anything else that is given."""
         files = sorted(path for kind in ("records", "examples") for path in self.folder.glob(f"{kind}/**/*.jsonl"))
         content = json.dumps([msgspec.to_builtins(self.entries), hash_files(files), *map(str, more)], sort_keys=True)

@@ -1,8 +1,8 @@
 """The tables of exhibits: our numbers beside the paper's, from results alone.
 
 Our number is a mean and deviation over initialisations, as in the paper, or for one initialisation a ratio and its 95%
-interval. A star marks a number that is further from the paper's than three things added up: our spread, twice the
-paper's deviation, and the rounding of the paper's mean. Our spread is the wider of deviation and interval. A number
+interval. A star marks a number whose distance from the paper's exceeds the sum of our spread, twice the paper's
+deviation and the rounding of the paper's mean. Our spread is the wider of deviation and interval. A number
 without either, such as the perplexity of one initialisation, gets no star.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from eosin.causes import Cause
-from eosin.paper.exhibits import Exhibit, ExhibitModel, PaperNumber, set_temperature
+from eosin.paper.exhibits import Exhibit, ExhibitModel, PaperNumber, add_temperature
 from eosin.paper.measurements import Measurements
 from eosin.paper.plan import TraceExamples
 from eosin.paper.results import Example, RunEntry
@@ -40,30 +40,30 @@ class ExhibitData(Measurements):
     ) -> list[Record]:
         """A record for each initialisation."""
         how: dict[str, Any] = {"survival": True} if survival else {"floor": member.floor}
-        return list(self.records(member.model, decoder, contexts, **how).values())
+        return list(self.find_records(member.model, decoder, contexts, **how).values())
 
     def list_perplexities(self, member: ExhibitModel) -> list[float]:
         """The test perplexity of each initialisation."""
-        return list(self.perplexities(member.model, member.floor).values())
+        return list(self.find_perplexities(member.model, member.floor).values())
 
-    def find_sweep(self, model: str, combination: dict[str, Any]) -> dict[int, RunEntry]:
+    def find_sweep_runs(self, model: str, combination: dict[str, Any]) -> dict[int, RunEntry]:
         """The finished runs of one combination of settings."""
         return self.find_finished(self.plan.list_sweep_runs(self.exhibit, model, combination))
 
-    def missing_runs(self) -> list[str]:
+    def list_missing_runs(self) -> list[str]:
         """Runs without results, and models that the preset leaves out."""
         pieces = self.plan.select(self.exhibit).trainings
         left_out = (model for model in self.exhibit.trained_models if not self.plan.list_runs(model))
         return [*(piece.run for piece in pieces if self.results.find(piece) is None), *left_out]
 
-    def unfinished_audits(self) -> list[str]:
-        audits = [audit for audit in self.plan.select(self.exhibit).audits if self.results.run(audit.run)]
-        return [audit.name for audit in audits if not set(audit.decoders) <= self.results.records(audit).keys()]
+    def list_unfinished_audits(self) -> list[str]:
+        audits = [audit for audit in self.plan.select(self.exhibit).audits if self.results.find_run(audit.run)]
+        return [audit.name for audit in audits if not set(audit.decoders) <= self.results.find_records(audit).keys()]
 
     def describe_limit(self) -> str:
         """The limit and the number of contexts, as they were."""
         audits = self.plan.select(self.exhibit).audits
-        counts = {record.counts.contexts for audit in audits for record in self.results.records(audit).values()}
+        counts = {record.counts.contexts for audit in audits for record in self.results.find_records(audit).values()}
         contexts = f"; {' or '.join(f'{count:,}' for count in sorted(counts))} contexts." if counts else ""
         return f"L = {self.plan.preset.max_steps:,}{contexts}"
 
@@ -87,9 +87,9 @@ MOST_LISTED = 12
 
 def describe_gaps(exhibits: Sequence[ExhibitData]) -> Iterator[str]:
     """The runs and audits that are missing in any exhibit, each named once."""
-    if runs := dict.fromkeys(run for data in exhibits for run in data.missing_runs()):
+    if runs := dict.fromkeys(run for data in exhibits for run in data.list_missing_runs()):
         yield f"Not run: {list_some(list(runs))}."
-    if audits := dict.fromkeys(audit for data in exhibits for audit in data.unfinished_audits()):
+    if audits := dict.fromkeys(audit for data in exhibits for audit in data.list_unfinished_audits()):
         yield f"Not finished: {list_some(list(audits))}."
 
 
@@ -109,7 +109,9 @@ STAR = f"* differs from the paper's {TOO_FAR}."
 NO_STAR = "The perplexity of a single initialisation has no spread, so it gets no star."
 
 
-def summarize(values: Sequence[float], interval: tuple[float, float] | None, paper: PaperNumber | None) -> Value:
+def compare_with_paper(
+    values: Sequence[float], interval: tuple[float, float] | None, paper: PaperNumber | None
+) -> Value:
     """The mean, both ends of its spread, the number of initialisations, and whether it differs from the paper's.
 
     The interval is that of counts; all initialisations count on the same contexts. A number without a spread is not
@@ -142,15 +144,15 @@ def format_ours(value: tuple[float, float, float, int, int | None]) -> str:
     return f"{mean:.2f} ({low:.2f} to {high:.2f}){star}" if high > low else f"{mean:.2f}{star}"
 
 
-def our_column(heading: str) -> Column:
+def make_our_column(heading: str) -> Column:
     return Column(heading, format_ours, tuple(f"{heading}: {part}" for part in OURS))
 
 
-def paper_column(heading: str) -> Column:
+def make_paper_column(heading: str) -> Column:
     return Column(heading, str, (f"{heading}: mean", f"{heading}: deviation"))
 
 
-def text_column(heading: str) -> Column:
+def make_text_column(heading: str) -> Column:
     return Column(heading, left=True)
 
 
@@ -162,7 +164,7 @@ def measure_ratio(records: Sequence[Record], paper: PaperNumber | None = None, l
     lows, highs = zip(*map(to_percent_interval, shares), strict=True)
     # as wide as the interval of one audit, however many there are: all count on the same contexts
     interval = fmean(lows), fmean(highs)
-    return summarize([to_percent(share) for share in shares], interval, paper)
+    return compare_with_paper([to_percent(share) for share in shares], interval, paper)
 
 
 def measure_proved(records: Sequence[Record]) -> float:
@@ -189,7 +191,7 @@ LENGTH_COLUMNS = (
 LENGTH_NOTE = 'Lengths are of completions that ended. "loop cut" is the share of them in which eos cut a loop short.'
 
 
-def length_cells(records: Sequence[Record]) -> tuple[Value, Value, Value]:
+def measure_lengths(records: Sequence[Record]) -> tuple[Value, Value, Value]:
     """Mean and median length of completions that ended, and how many of them eos cut short in a loop."""
     counts = [record.counts for record in records if record.counts.ended]
     lengths = [summary for each in counts if (summary := each.lengths)]
@@ -204,7 +206,7 @@ def length_cells(records: Sequence[Record]) -> tuple[Value, Value, Value]:
 
 
 def describe_lengths(data: ExhibitData) -> str:
-    found = summarize_lengths(data.data_lengths(member.model for member in data.exhibit.models))
+    found = summarize_lengths(data.count_data_lengths(member.model for member in data.exhibit.models))
     of_data = f" The data's continuations: mean {found.mean:.1f}, median {found.quantiles[MEDIAN]}." if found else ""
     return LENGTH_NOTE + of_data
 
@@ -215,18 +217,18 @@ def describe_lengths(data: ExhibitData) -> str:
 def tabulate_ratios(data: ExhibitData) -> Table:
     """The ratio of each decoder with each model."""
     columns = (
-        text_column("model"),
-        text_column("decoder"),
-        our_column("r_L (%)"),
-        paper_column("paper"),
+        make_text_column("model"),
+        make_text_column("decoder"),
+        make_our_column("r_L (%)"),
+        make_paper_column("paper"),
         Column("proved (%)", format_two_decimals),
         *LENGTH_COLUMNS,
     )
     rows: list[Row] = []
     for member, decoder in itertools.product(data.exhibit.models, data.exhibit.decoders):
-        found, paper = data.list_records(member, decoder), member.paper_number(decoder)
+        found, paper = data.list_records(member, decoder), member.find_paper_number(decoder)
         if found:
-            cells = measure_ratio(found, paper), paper, measure_proved(found), *length_cells(found)
+            cells = measure_ratio(found, paper), paper, measure_proved(found), *measure_lengths(found)
             rows.append((member.label, decoder, *cells))
     return data.build_comparison(columns, rows, data.describe_limit(), describe_lengths(data))
 
@@ -235,46 +237,51 @@ def tabulate_heads(data: ExhibitData) -> Table:
     """Greedy ratio and perplexity of each output head."""
     decoder = data.exhibit.only_decoder
     columns = (
-        text_column("model"),
-        text_column("head"),
-        our_column("r_L (%)"),
-        paper_column("paper r_L (%)"),
-        our_column("perplexity"),
-        paper_column("paper perplexity"),
+        make_text_column("model"),
+        make_text_column("head"),
+        make_our_column("r_L (%)"),
+        make_paper_column("paper r_L (%)"),
+        make_our_column("perplexity"),
+        make_paper_column("paper perplexity"),
         *LENGTH_COLUMNS,
     )
     rows: list[Row] = []
     for member in data.exhibit.models:
         records = data.list_records(member, decoder)
-        theirs, price = member.paper_number("ratio"), member.paper_number("perplexity")
-        ratio, perplexity = measure_ratio(records, theirs), summarize(data.list_perplexities(member), None, price)
-        rows.append((member.label, member.head, ratio, theirs, perplexity, price, *length_cells(records)))
+        paper_ratio, paper_perplexity = member.find_paper_number("ratio"), member.find_paper_number("perplexity")
+        ratio, perplexity = (
+            measure_ratio(records, paper_ratio),
+            compare_with_paper(data.list_perplexities(member), None, paper_perplexity),
+        )
+        rows.append(
+            (member.label, member.head, ratio, paper_ratio, perplexity, paper_perplexity, *measure_lengths(records))
+        )
     notes = data.describe_limit(), describe_lengths(data), *[NO_STAR] * any(each.paper for each in data.exhibit.models)
     return data.build_comparison(columns, rows, *notes)
 
 
 def tabulate_perplexities(data: ExhibitData) -> Table:
     columns = (
-        text_column("model"),
-        text_column("split"),
-        our_column("perplexity"),
-        paper_column("paper"),
+        make_text_column("model"),
+        make_text_column("split"),
+        make_our_column("perplexity"),
+        make_paper_column("paper"),
         Column("best epoch", format_count),
-        text_column("precision"),
+        make_text_column("precision"),
         Column("minutes", format_count),
     )
     rows: list[Row] = []
     for member in data.exhibit.models:
-        entries = list(data.runs(member.model).values())
+        entries = list(data.find_runs(member.model).values())
         for split in ("train", "test"):
-            paper = member.paper_number(split)
+            paper = member.find_paper_number(split)
             found = [entry.perplexity.test if split == "test" else entry.perplexity.train for entry in entries]
-            measured = summarize([value for value in found if value is not None], None, paper)
-            rows.append((member.label, split, measured, paper, *describe_training(entries)))
+            measured = compare_with_paper([value for value in found if value is not None], None, paper)
+            rows.append((member.label, split, measured, paper, *summarize_training(entries)))
     return data.build_table(columns, rows, STAR, NO_STAR)
 
 
-def describe_training(entries: Sequence[RunEntry]) -> tuple[Value, Value, Value]:
+def summarize_training(entries: Sequence[RunEntry]) -> tuple[Value, Value, Value]:
     """Mean best epoch, precision and mean minutes."""
     if not entries:
         return None, None, None
@@ -287,10 +294,10 @@ STATISTICS = {"train": "train", "valid": "valid", "test": "test", "vocabulary": 
 
 
 def tabulate_statistics(data: ExhibitData) -> Table:
-    columns = (text_column("type"), *(Column(heading, format_statistic) for heading in STATISTICS.values()))
+    columns = (make_text_column("type"), *(Column(heading, format_statistic) for heading in STATISTICS.values()))
     rows: list[Row] = []
     for member in data.exhibit.models:
-        if entry := data.results.corpus(data.plan.plan_corpus(member.model)):
+        if entry := data.results.find_corpus(data.plan.plan_corpus(member.model)):
             counted = asdict(entry.statistics)
             rows.append((member.label, *map(counted.get, STATISTICS)))
             rows.append((f"{member.label}, the paper's", *map(member.paper.get, STATISTICS)))
@@ -305,22 +312,22 @@ def tabulate_sweep(data: ExhibitData) -> Table:
     """Validation perplexity of each combination; the best of each model, and the paper's choice."""
     exhibit = data.exhibit
     columns = (
-        text_column("model"),
+        make_text_column("model"),
         *(Column(name.split(".")[1], format_setting) for name in exhibit.sweep),
-        our_column("valid perplexity"),
-        *(our_column(f"{decoder} r_L (%)") for decoder in exhibit.decoders),
+        make_our_column("valid perplexity"),
+        *(make_our_column(f"{decoder} r_L (%)") for decoder in exhibit.decoders),
         Column("best epoch", format_count),
-        text_column("chosen by"),
+        make_text_column("chosen by"),
     )
     rows: list[Row] = []
     for member in exhibit.models:
-        tried = [(each, data.find_sweep(member.model, each)) for each in exhibit.combinations]
+        tried = [(each, data.find_sweep_runs(member.model, each)) for each in exhibit.combinations]
         perplexities = [list_valid_perplexities(runs.values()) for _, runs in tried]
         best = min(map(fmean, perplexities)) if all(perplexities) else None
         for (combination, runs), valid in zip(tried, perplexities, strict=True):
-            ratios = [measure_ratio(list(data.find_records(runs, each).values())) for each in exhibit.decoders]
+            ratios = [measure_ratio(list(data.find_run_records(runs, each).values())) for each in exhibit.decoders]
             chosen = ["us"] * (bool(valid) and fmean(valid) == best) + ["the paper"] * (combination == member.paper)
-            measured = summarize(valid, None, None), *ratios, describe_training(list(runs.values()))[0]
+            measured = compare_with_paper(valid, None, None), *ratios, summarize_training(list(runs.values()))[0]
             rows.append((member.label, *combination.values(), *measured, ", ".join(chosen)))
     return data.build_table(columns, rows, *[data.describe_limit()] * bool(exhibit.decoders))
 
@@ -336,26 +343,29 @@ def format_setting(value: object) -> str:
 def tabulate_lengths(data: ExhibitData) -> Table:
     """Quantiles of the lengths of completions that ended, and of the data."""
     columns = (
-        text_column("lengths of"),
+        make_text_column("lengths of"),
         Column("r_L (%)", format_two_decimals),
         Column("mean", format_one_decimal),
         *(Column(name, format_count) for name in QUANTILES),
     )
     rows = [
-        (label, unended, *length_quantiles(summarize_lengths(ended)))
+        (label, unended, *list_length_quantiles(summarize_lengths(ended)))
         for label, unended, ended in list_length_counts(data)
     ]
     note = "Quantiles are of completions that ended, of the first initialisation. The data are all of test."
     return data.build_table(columns, rows, data.describe_limit(), note)
 
 
-def length_quantiles(found: LengthSummary | None) -> Row:
+def list_length_quantiles(found: LengthSummary | None) -> Row:
     return (None,) * 6 if found is None else (found.mean, *found.quantiles)
 
 
 def list_length_counts(data: ExhibitData) -> list[tuple[str, float, dict[int, int]]]:
     """The label, the share that did not end in percent, and how many ended at each length; the data first."""
-    lengths, decoder = data.data_lengths(member.model for member in data.exhibit.models), data.exhibit.only_decoder
+    lengths, decoder = (
+        data.count_data_lengths(member.model for member in data.exhibit.models),
+        data.exhibit.only_decoder,
+    )
     found = [(member.label, data.list_records(member, decoder)) for member in data.exhibit.models]
     rows = [(label, to_percent(each[0].ratio), dict(each[0].counts.ended)) for label, each in found if each]
     return [("the data", 0.0, lengths), *rows] if lengths else rows
@@ -363,8 +373,8 @@ def list_length_counts(data: ExhibitData) -> list[tuple[str, float, dict[int, in
 
 def tabulate_contexts(data: ExhibitData) -> Table:
     exhibit = data.exhibit
-    columns = [text_column("decoder"), text_column("contexts")]
-    columns += [our_column(f"{member.label} r_L (%)") for member in exhibit.models]
+    columns = [make_text_column("decoder"), make_text_column("contexts")]
+    columns += [make_our_column(f"{member.label} r_L (%)") for member in exhibit.models]
     rows = [
         (decoder, contexts, *(measure_ratio(data.list_records(member, decoder, contexts)) for member in exhibit.models))
         for decoder, contexts in itertools.product(exhibit.decoders, exhibit.contexts)
@@ -376,7 +386,7 @@ def tabulate_by_decoder(
     data: ExhibitData, columns: Sequence[str], measure: Callable[[ExhibitModel, str], Sequence[Value]], *notes: str
 ) -> Table:
     """A row for each model and decoder, with several numbers of ours."""
-    headings = text_column("model"), text_column("decoder"), *map(our_column, columns)
+    headings = make_text_column("model"), make_text_column("decoder"), *map(make_our_column, columns)
     pairs = itertools.product(data.exhibit.models, data.exhibit.decoders)
     return data.build_table(headings, [(member.label, each, *measure(member, each)) for member, each in pairs], *notes)
 
@@ -395,7 +405,7 @@ def tabulate_temperatures(data: ExhibitData) -> Table:
     return tabulate_by_decoder(
         data,
         [f"T = {value:g}" for value in values],
-        lambda member, decoder: [measure_ratio(data.list_records(member, set_temperature(decoder, t))) for t in values],
+        lambda member, decoder: [measure_ratio(data.list_records(member, add_temperature(decoder, t))) for t in values],
         data.describe_limit(),
     )
 
@@ -409,17 +419,17 @@ def tabulate_survival(data: ExhibitData) -> Table:
     )
 
 
-WORDS = 40
-"""The number of tokens that a table shows of a completion."""
+MOST_TOKENS = 40
+"""Tokens of a completion that a table shows at most."""
 
 
 def tabulate_continuations(data: ExhibitData) -> Table:
-    columns = (Column("context", format_count), *map(text_column, ("prefix", "model", "decoder", "completion")))
+    columns = (Column("context", format_count), *map(make_text_column, ("prefix", "model", "decoder", "completion")))
     pieces = [data.plan.plan_examples(pair, data.exhibit.shown) for pair in data.exhibit.pairs]
     rows: list[Row] = []
     for piece in pieces:
         # a baseline and its remedy side by side
-        found = sorted(data.results.examples(piece), key=lambda each: each.context)
+        found = sorted(data.results.read_examples(piece), key=lambda each: each.context)
         rows += [(each.context, each.prefix, each.run, each.decoder, shorten_completion(each)) for each in found]
     return data.build_table(columns, rows, *describe_missing_examples(data, pieces))
 
@@ -427,18 +437,18 @@ def tabulate_continuations(data: ExhibitData) -> Table:
 def describe_missing_examples(data: ExhibitData, pieces: Sequence[TraceExamples]) -> Iterator[str]:
     """Why a pair has no rows, if its runs are there."""
     for piece in pieces:
-        contexts = data.results.example_contexts(piece)
+        contexts = data.results.find_example_contexts(piece)
         if contexts == []:
             yield f"{piece.run}, {piece.decoder}: ended on every context."
-        elif contexts is None and all(map(data.results.run, piece.needed_runs)):
+        elif contexts is None and all(map(data.results.find_run, piece.needed_runs)):
             yield f"Not finished: {piece.name}."
 
 
 def shorten_completion(example: Example) -> str:
     """The first tokens of a completion; if it ends, also eos and the length."""
     words = [step.text for step in example.steps]
-    beginning = "".join(words[:WORDS]).strip()
-    if len(words) <= WORDS:
+    beginning = "".join(words[:MOST_TOKENS]).strip()
+    if len(words) <= MOST_TOKENS:
         return beginning
     return f"{beginning} ...{words[-1]} ({len(words)} tokens)" if example.cause.ends else f"{beginning} ..."
 

@@ -31,7 +31,7 @@ Pairs = list[tuple[Natural, Natural]]
 Loops = dict[tuple[int, ...], "LoopCount"]
 
 
-class Outcomes(Struct, frozen=True):
+class UnendedBits(Struct, frozen=True):
     """Which contexts of a range did not end: a bit for each, compressed, in base64."""
 
     start: Natural
@@ -42,7 +42,7 @@ class Outcomes(Struct, frozen=True):
         self.unpack()
 
     @classmethod
-    def pack(cls, start: int, unended: Sequence[bool]) -> Outcomes:
+    def pack(cls, start: int, unended: Sequence[bool]) -> UnendedBits:
         number = int("".join("01"[bit] for bit in reversed(unended)) or "0", 2)
         bits = zlib.compress(number.to_bytes((len(unended) + 7) // 8, "little"), 9)
         return cls(start, len(unended), base64.b64encode(bits).decode())
@@ -55,7 +55,7 @@ class Outcomes(Struct, frozen=True):
         return [digit == "1" for digit in digits[: self.count]]
 
 
-class Spread(Struct, frozen=True):
+class StepSummary(Struct, frozen=True):
     """How many numbers there were, their sum, and the least and the greatest of them."""
 
     count: Natural = 0
@@ -64,13 +64,13 @@ class Spread(Struct, frozen=True):
     most: Natural = 0
 
     @classmethod
-    def of(cls, number: int) -> Spread:
+    def of(cls, number: int) -> StepSummary:
         return cls(1, number, number, number)
 
-    def __add__(self, other: Spread) -> Spread:
+    def __add__(self, other: StepSummary) -> StepSummary:
         if not self.count or not other.count:
             return self if self.count else other
-        return Spread(
+        return StepSummary(
             self.count + other.count,
             self.total + other.total,
             min(self.least, other.least),
@@ -85,9 +85,9 @@ class Spread(Struct, frozen=True):
 class LoopCount(Struct, frozen=True):
     """The contexts that fell into one loop of tokens."""
 
-    onset: Spread
+    onset: StepSummary
     """The step at which each began to repeat."""
-    proved: Spread = Spread()
+    proved: StepSummary = StepSummary()
     """The step at which each was proved infinite, of those that were."""
     proofs: frozenset[str] = frozenset()
     """The kinds of proof."""
@@ -151,7 +151,7 @@ class Counts(Struct, frozen=True):
     """How many of them had occurred before in the same completion."""
     hashes: tuple[int, ...] = ()
     """The smallest hashes of the completions; they tell how many are distinct."""
-    outcomes: tuple[Outcomes, ...] = ()
+    outcomes: tuple[UnendedBits, ...] = ()
     weights: Weights = Weights()
     """Where survival was estimated instead of counted."""
     cut: int | None = 0
@@ -229,7 +229,7 @@ class CountsOnDisk(Struct, frozen=True):
     ngrams: Pairs
     repeated: Pairs
     hashes: tuple[Annotated[int, Meta(ge=0)], ...]
-    outcomes: tuple[Outcomes, ...]
+    outcomes: tuple[UnendedBits, ...]
     weights: list[tuple[Natural, float, float]]
     cut: Natural | None = None
 

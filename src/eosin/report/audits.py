@@ -65,14 +65,14 @@ MEAN_LENGTH: Measure = (
     Column("mean length of ended", format_one_decimal),
     _describe_length(lambda lengths: lengths.mean),
 )
-RATIO: list[Measure] = [
+RATIO_MEASURES: list[Measure] = [
     (Column("r_L (%)", format_two_decimals), lambda record: to_percent(record.ratio)),
     (
         Column("95% interval", _format_interval, ("95% low", "95% high")),
         lambda record: to_percent_interval(record.ratio),
     ),
 ]
-REST: list[Measure] = [
+OTHER_MEASURES: list[Measure] = [
     MEAN_LENGTH,
     (Column("rep-1 (%)", format_one_decimal), _measure_repetition(1)),
     (Column("rep-4 (%)", format_one_decimal), _measure_repetition(4)),
@@ -111,7 +111,7 @@ def tabulate_decoders(records: Iterable[Record]) -> Table:
     """The ratio with its interval, the causes of ending, and what the completions look like."""
     records = list(records)
     missing = [MISSING] if any(record.missing for record in records) else []
-    return tabulate(records, [*RATIO, *make_cause_columns(records), *REST, *missing])
+    return tabulate(records, [*RATIO_MEASURES, *make_cause_columns(records), *OTHER_MEASURES, *missing])
 
 
 def tabulate_limits(records: Sequence[Record], limits: Sequence[int]) -> Table:

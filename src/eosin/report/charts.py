@@ -137,13 +137,13 @@ def chart_lengths(distributions: Sequence[tuple[str, float, Mapping[int, int]]])
     return Chart("Lengths", traces, layout)
 
 
-def chart_prices(title: str, decoder: str, points: Sequence[tuple[str, str, float, float]]) -> Chart:
+def chart_costs(title: str, decoder: str, points: Sequence[tuple[str, str, float, float]]) -> Chart:
     """The effect and the cost of a remedy, from labels, heads, perplexities and ratios in percent."""
     labels = dict.fromkeys(label for label, *_ in points)
     traces = [
         trace
         for label, colour in zip(labels, itertools.cycle(COLOURS), strict=False)
-        for trace in _trace_prices(label, colour, [point for point in points if point[0] == label])
+        for trace in _trace_costs(label, colour, [point for point in points if point[0] == label])
     ]
     layout = {
         "height": 420,
@@ -169,7 +169,7 @@ def chart_prices(title: str, decoder: str, points: Sequence[tuple[str, str, floa
     )
 
 
-def _trace_prices(label: str, colour: str, points: Sequence[tuple[str, str, float, float]]) -> list[dict[str, Any]]:
+def _trace_costs(label: str, colour: str, points: Sequence[tuple[str, str, float, float]]) -> list[dict[str, Any]]:
     """The bars and the diamonds of a model."""
     common = {"x": [escape_html(head) for _, head, _, _ in points], "offsetgroup": label}
     ratios = {"type": "bar", "name": f"{escape_html(label)}: r_L", "marker": {"color": colour, "opacity": 0.6}}

@@ -38,11 +38,11 @@ class AuditComparison:
             ("p-value (McNemar's exact test)", counts.p_value or UNDERFLOW),
         )
         title = f"{self.first} and {self.second} on the same {counts.n:,} contexts, L {self.limit}"
-        return Table((Column("outcome", left=True), Column("number", _format_number)), rows, title, self.words)
+        return Table((Column("outcome", left=True), Column("number", _format_number)), rows, title, self.sentences)
 
     @property
-    def words(self) -> str:
-        """The result in words."""
+    def sentences(self) -> str:
+        """The result in sentences."""
         counts, n = self.counts, self.counts.n
         first, second = counts.both + counts.only_first, counts.both + counts.only_second
         ratios = (

@@ -19,8 +19,8 @@ from eosin.report.audits import to_percent
 from eosin.report.facts import find_differing_facts, list_facts, make_title
 from eosin.report.tables import Column, Table, Value
 
-OF_THE_MODEL = {"run", "model", "settings", "initialisation"}
-OF_THE_MACHINE = {"device", "threads", "torch", "eosin"}
+MODEL_KEYS = {"run", "model", "settings", "initialisation"}
+MACHINE_KEYS = {"device", "threads", "torch", "eosin"}
 """These change the last bits only; initialisations may have been audited on different machines."""
 
 
@@ -35,10 +35,10 @@ def identify_conditions(signature: Signature, ignored: set[str]) -> str:
     return json.dumps({key: it for key, it in signature.table.items() if key not in ignored}, sort_keys=True)
 
 
-def choose_ignored(records: Sequence[Record]) -> set[str]:
+def choose_ignored_keys(records: Sequence[Record]) -> set[str]:
     """The keys that are no condition. Machines are one only if the same weights were audited on several."""
-    usual = {"shard", *OF_THE_MODEL, *OF_THE_MACHINE}
-    exact = usual - OF_THE_MACHINE
+    usual = {"shard", *MODEL_KEYS, *MACHINE_KEYS}
+    exact = usual - MACHINE_KEYS
 
     def count_asked(ignored: set[str]) -> int:
         return len({(each.signature.model.weights, identify_conditions(each.signature, ignored)) for each in records})
@@ -53,7 +53,7 @@ def has_several_models(records: Sequence[Record]) -> bool:
 
 def tabulate_models(records: Sequence[Record]) -> Table:
     """A row for each decoder, a column for each model."""
-    ignored = choose_ignored(records)
+    ignored = choose_ignored_keys(records)
     ratios: dict[tuple[str, str], dict[str | None, float]] = defaultdict(dict)
     rows: dict[str, Signature] = {}
     for record in records:

@@ -16,7 +16,7 @@ from typing import Any
 
 from eosin.errors import BadInput
 from eosin.report.charts import Chart
-from eosin.report.tables import Table, Value, make_printable
+from eosin.report.tables import Table, Value, escape_controls
 from eosin.report.verdict import Sentence
 
 
@@ -62,7 +62,7 @@ def _load_template() -> Any:
         raise BadInput("the page needs jinja2: pip install 'eosin[report]'") from None
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {"printable": make_printable, "sort_key": find_sort_key}
+    environment.filters |= {"escape_controls": escape_controls, "sort_key": find_sort_key}
     return environment.from_string(read_asset("page.html"))
 
 

@@ -46,14 +46,14 @@ class Table:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        return tuple(make_printable(column.heading) for column in self.columns)
+        return tuple(escape_controls(column.heading) for column in self.columns)
 
     @property
     def cells(self) -> list[tuple[str, ...]]:
         """Row by row the formatted values."""
         return [
             tuple(
-                "-" if value is None else make_printable(column.format(value))
+                "-" if value is None else escape_controls(column.format(value))
                 for column, value in zip(self.columns, row, strict=True)
             )
             for row in self.rows
@@ -61,7 +61,7 @@ class Table:
 
     @property
     def flat_headings(self) -> list[str]:
-        return [make_printable(name) for column in self.columns for name in column.parts or (column.heading,)]
+        return [escape_controls(name) for column in self.columns for name in column.parts or (column.heading,)]
 
     @property
     def flat_rows(self) -> list[list[str | int | float | None]]:
@@ -77,10 +77,10 @@ def _flat(column: Column, value: Value) -> Sequence[str | int | float | None]:
         return [None] * (len(column.parts) or 1)
     if isinstance(value, tuple):
         return value
-    return [make_printable(value) if isinstance(value, str) else value]
+    return [escape_controls(value) if isinstance(value, str) else value]
 
 
-def make_printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Line breaks, and the characters that control a terminal, as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -91,9 +91,9 @@ def shorten(text: str, most: int) -> str:
 
 
 def render_text(table: Table) -> str:
-    title = make_printable(table.title)
+    title = escape_controls(table.title)
     lines = ["  ".join(row).rstrip() for row in _align(table, [table.headings, *table.cells])]
-    note = textwrap.wrap(make_printable(table.note), WIDTH, break_long_words=False, break_on_hyphens=False)
+    note = textwrap.wrap(escape_controls(table.note), WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*([title] if title else []), *lines, *note])
 
 
@@ -101,7 +101,7 @@ def render_markdown(table: Table) -> str:
     rows = [tuple(map(escape_markdown, row)) for row in [table.headings, *table.cells]]
     head, *body = (f"| {' | '.join(row)} |" for row in _align(table, rows))
     rule = "|" + "|".join(":--" if column.left else "--:" for column in table.columns) + "|"
-    title, note = (escape_markdown(make_printable(text)) for text in (table.title, table.note))
+    title, note = (escape_markdown(escape_controls(text)) for text in (table.title, table.note))
     parts = [title and f"**{title}**", "\n".join([head, rule, *body]), note]
     return "\n\n".join(part for part in parts if part)
 
@@ -117,7 +117,7 @@ def render_latex(table: Table) -> str:
         *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
         r"\end{tabular}",
     ]
-    caption = ". ".join(escape_latex(make_printable(text)) for text in (table.title, table.note) if text)
+    caption = ". ".join(escape_latex(escape_controls(text)) for text in (table.title, table.note) if text)
     if caption:
         lines = [r"\begin{table}", r"\centering", *lines, rf"\caption{{{caption}}}", r"\end{table}"]
     return "\n".join(lines)

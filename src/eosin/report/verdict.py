@@ -10,7 +10,7 @@ from eosin.records.record import Record
 from eosin.report.audits import to_percent, to_percent_interval
 from eosin.report.facts import list_facts
 
-KEEPS_EOS = "consistent-"
+EOS_KEEPING_PREFIX = "consistent-"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def write_verdict(audited: Sequence[Record], elsewhere: Sequence[Record] = ()) -
         yield Sentence(text, "good")
         return
     yield Sentence(f"It does not always stop: {describe_worst(worst)}.", "bad")
-    keeping = [record for record in [*records, *elsewhere] if record.signature.decoder.startswith(KEEPS_EOS)]
+    keeping = [record for record in [*records, *elsewhere] if record.signature.decoder.startswith(EOS_KEEPING_PREFIX)]
     failing = dict.fromkeys(record.signature.decoder for record in keeping if record.ratio.value > 0)
     ending = dict.fromkeys(record.signature.decoder for record in keeping if record.signature.decoder not in failing)
     if ending:

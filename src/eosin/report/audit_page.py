@@ -19,7 +19,7 @@ from eosin.report.page import Page
 from eosin.report.verdict import write_verdict
 
 
-def build_page(records: Sequence[Record], completions: Sequence[Path] = (), traces: Sequence[Path] = ()) -> Page:
+def build_audit_page(records: Sequence[Record], completions: Sequence[Path] = (), traces: Sequence[Path] = ()) -> Page:
     if not records:
         raise BadInput("a page needs records: name files of records, run directories or folders")
     sample, total = sample_completions(completions)
