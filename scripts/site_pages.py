@@ -31,21 +31,21 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def help_of_all_commands() -> str:
-    from eosin.cli.main import VERBS
+    from eosin.cli.main import COMMANDS
 
     os.environ["COLUMNS"] = "100"
     return "\n".join(
-        f"## eosin {verb}\n\n{summary}\n\n```text\n{help_of(verb)}```\n" for verb, summary in VERBS.items()
+        f"## eosin {command}\n\n{summary}\n\n```text\n{help_of(command)}```\n" for command, summary in COMMANDS.items()
     )
 
 
-def help_of(verb: str) -> str:
+def help_of(command: str) -> str:
     from eosin.cli.main import main
 
     text = io.StringIO()
     with redirect_stdout(text):
         try:
-            main([verb, "--help"])
+            main([command, "--help"])
         except SystemExit as exit:
             if exit.code:
                 raise

@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from eosin.paper.claims import TOKENIZATIONS, Judgement, Verdict, compare_results, judge_all
+from eosin.paper.claims import TOKENIZATIONS, Judgement, Verdict, judge_all
 from eosin.paper.exhibits import load_exhibit
 from eosin.paper.plan import Plan
 from eosin.paper.presets import load_preset
 from eosin.paper.results import Results
-from eosin.report.tables import render_markdown
+from eosin.report.tables import Column, Table, Value, render_markdown
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT, RESULTS = ROOT / "docs" / "reproducing.md", ROOT / "results"
@@ -39,7 +39,19 @@ def render_table() -> str:
     judged: dict[str, list[Judgement]] = {}
     for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
         judged |= judge_folder(folder.name)
-    return render_markdown(compare_results(judged))
+    by_name = {title: {each.claim.name: each for each in judgements} for title, judgements in judged.items()}
+    rows: list[tuple[Value, ...]] = []
+    for name in dict.fromkeys(name for judgements in by_name.values() for name in judgements):
+        cells = [judgements.get(name) for judgements in by_name.values()]
+        says = next(each.claim.says for each in cells if each)
+        rows.append((says, *(summarize(each) if each else None for each in cells)))
+    columns = tuple(Column(heading, left=True) for heading in ("the paper says", *judged))
+    return render_markdown(Table(columns, tuple(rows)))
+
+
+def summarize(judgement: Judgement) -> str | None:
+    """The verdict, and our number without its interval; None if nothing is measured."""
+    return f"{judgement.verdict}: {judgement.ours.partition(' (')[0]}" if judgement.ours else None
 
 
 def main(check: bool) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import reduce
 
 from eosin.causes import Cause
-from eosin.records.record import Counts, LoopCount, Record, StepSummary, UnendedBits, Weights, add_loops
+from eosin.records.record import Counts, LoopCount, Record, StepSummary, Unended, add_loops, add_weights
 from eosin.records.signature import Signature
 
 L = 30
@@ -13,7 +14,7 @@ L = 30
 
 def counts_of(outcomes: list[tuple[int, str]], start: int = 0, weighted: bool = False) -> Counts:
     """Counts of contexts of which each has a length and a cause."""
-    weights = [Weights({5: (length, length**2), 9: (0.0, 0.0)}) for length, _ in outcomes] if weighted else []
+    weights = [{5: (length, length**2), 9: (0.0, 0.0)} for length, _ in outcomes] if weighted else []
     return Counts(
         contexts=len(outcomes),
         tokens=sum(length for length, _ in outcomes),
@@ -23,8 +24,8 @@ def counts_of(outcomes: list[tuple[int, str]], start: int = 0, weighted: bool = 
         ngrams=Counter({1: sum(length for length, _ in outcomes)}),
         repeated=Counter({1: len(outcomes)}),
         hashes=tuple(sorted({hash((length, cause)) % 2**64 for length, cause in outcomes})),
-        outcomes=(UnendedBits.pack(start, [cause != "eos" for _, cause in outcomes]),),
-        weights=sum(weights, Weights()),
+        outcomes=(Unended.pack(start, [cause != "eos" for _, cause in outcomes]),),
+        weights=reduce(add_weights, weights, {}),
         cut=sum(cause == "eos" and length % 4 == 0 for length, cause in outcomes),
     )
 

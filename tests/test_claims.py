@@ -31,10 +31,16 @@ from eosin.paper.claims import (
 from eosin.paper.exhibits import CONFIGS, list_names, load_exhibit
 from eosin.paper.measurements import Measurements
 from eosin.paper.plan import Plan
-from eosin.paper.presets import list_presets, load_preset
+from eosin.paper.presets import PRESETS, load_preset
 from eosin.paper.results import PIECES, Results
-from eosin.records.differences import Difference, combine, compare_paired, compare_unpaired, wasserstein_distance
-from eosin.records.record import Counts, Record, UnendedBits
+from eosin.records.differences import (
+    Difference,
+    average_differences,
+    compare_paired,
+    compare_unpaired,
+    wasserstein_distance,
+)
+from eosin.records.record import Counts, Record, Unended
 from eosin.records.signature import Signature
 from eosin.records.statistics import Comparison, Ratio, compare
 from eosin.report.tables import render_text
@@ -81,12 +87,12 @@ def test_no_difference_is_no_proof_of_none():
 def test_the_mean_over_initialisations_covers_the_truth(n: int):
     random = np.random.default_rng(1)
     samples = random.normal(1.0, 2.0, size=(2000, n))
-    found = [combine([Difference.around(float(value), 0.0) for value in sample]) for sample in samples]
+    found = [average_differences([Difference.around(float(value), 0.0) for value in sample]) for sample in samples]
     assert np.mean([each.low <= 1.0 <= each.high for each in found]) == pytest.approx(0.95, abs=0.02)
 
 
 def test_initialisations_that_agree_are_no_surer_than_their_contexts():
-    found = combine([Difference(0.1, 0.05, 0.15)] * 10)
+    found = average_differences([Difference(0.1, 0.05, 0.15)] * 10)
     assert (found.value, found.low, found.high) == pytest.approx((0.1, 0.05, 0.15))
 
 
@@ -131,7 +137,7 @@ def test_every_rule_is_used_and_names_are_unique():
         assert len({claim.name for claim in claims}) == len(claims)
 
 
-@pytest.mark.parametrize("name", list_presets())
+@pytest.mark.parametrize("name", list_names(PRESETS))
 def test_what_a_preset_must_show_is_a_claim(name: str):
     assert set(load_preset(name).must_hold) <= {name for _, name in CLAIMS}
 
@@ -165,7 +171,7 @@ class Folder:
         path.parent.mkdir(parents=True, exist_ok=True)
         bits = tuple(place in unended for place in range(CONTEXTS_COUNT))
         ended = Counter({7: CONTEXTS_COUNT - len(unended)})
-        counts = Counts(CONTEXTS_COUNT, 7, ended, outcomes=(UnendedBits.pack(0, bits),))
+        counts = Counts(CONTEXTS_COUNT, 7, ended, outcomes=(Unended.pack(0, bits),))
         asked = {"run": run, "contexts_from": contexts, "max_steps": LIMIT, "decoder": decoder}
         signature = {**asked, "contexts": {"count": CONTEXTS_COUNT, "digest": text}, "shard": "all"}
         with path.open("a") as file:

@@ -16,7 +16,7 @@ import pytest
 from command_line import SETTINGS, files, run, start
 from texts import real_sentences, write_lines
 
-from eosin.cli.main import GROUPS, VERBS, build_parser
+from eosin.cli.main import COMMANDS, GROUPS, build_parser
 from eosin.decoding.truncation import TRUNCATIONS
 from eosin.models.heads import HEADS
 
@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_every_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]):
     assert run(verb, "--help") == 0
     text = capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_every_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFi
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]):
     assert run("--help") == 0
     text = capsys.readouterr().out
-    assert all(verb in text for verb in VERBS)
+    assert all(verb in text for verb in COMMANDS)
 
 
 def test_the_command_is_installed_and_the_module_is_the_same():
@@ -317,20 +317,20 @@ def test_without_a_command_the_help_is_printed_in_two_groups(capsys: pytest.Capt
     assert list(GROUPS["the paper"]) == ["prepare", "train", "reproduce"]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_the_first_sentence_of_a_help_says_what_the_command_does(verb: str, capsys: pytest.CaptureFixture[str]):
     assert run(verb, "--help") == 0
-    summary = VERBS[verb]
+    summary = COMMANDS[verb]
     assert f"\n\n{summary[0].upper()}{summary[1:]}.\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_the_examples_of_a_help_are_command_lines_that_are_understood(verb: str, capsys: pytest.CaptureFixture[str]):
     description = import_module(f"eosin.cli.{verb}").DESCRIPTION
     examples = [shlex.split(line)[1:] for line in description.split("examples:\n")[1].splitlines()]
     assert all(example[0] == verb for example in examples)
     for example in examples:
-        assert build_parser(example).parse_args(example).verb == verb
+        assert build_parser(example).parse_args(example).command == verb
 
 
 def test_the_help_starts_fast():
@@ -424,7 +424,7 @@ def test_a_plugin_that_fails_is_one_line(code: str, says: str, place: Path, caps
 
 
 def test_the_help_of_plugins_says_that_code_is_run(capsys: pytest.CaptureFixture[str]):
-    for verb in VERBS:
+    for verb in COMMANDS:
         assert run(verb, "--help") == 0
         text = " ".join(capsys.readouterr().out.split())
         assert ("run the code of this Python file first" in text) == (verb not in ("doctor", "report", "prepare"))

@@ -47,7 +47,7 @@ from eosin.paper.plan import (
     hash_text,
     merge_audits,
 )
-from eosin.paper.presets import list_presets, load_preset
+from eosin.paper.presets import PRESETS, load_preset
 from eosin.paper.rendering import Reproduction, build_paper_page, list_baseline_records, write_plan, write_sentences
 from eosin.paper.results import PIECES, Example, ExampleStep, Results
 from eosin.proofs.constructions import Repeater, Script
@@ -156,7 +156,7 @@ def test_the_papers_numbers_are_the_papers(name: str):
     assert ours == numbers
 
 
-@pytest.mark.parametrize("name", list_presets())
+@pytest.mark.parametrize("name", list_names(PRESETS))
 def test_a_plan_has_every_piece_once_and_in_order(name: str):
     chosen = load_preset(name)
     exhibits = tuple(load_exhibit(each, chosen.tokenization) for each in chosen.exhibits)
@@ -223,7 +223,7 @@ def test_a_star_means_that_the_spreads_do_not_meet(
     values: list[float], counted: float, mean: float, deviation: float | None
 ):
     average = sum(values) / len(values)
-    ours = tables.compare_with_paper(values, (average - counted, average + counted), PaperNumber(mean, deviation))
+    ours = tables.compare_with_paper(values, PaperNumber(mean, deviation), (average - counted, average + counted))
     half = max(counted, stdev(values) if len(values) > 1 else 0.0)
     room = half + 2 * (deviation or 0.0) + 0.005
     assert not ours[4] or abs(average - mean) > room - 1e-9
@@ -243,7 +243,7 @@ def test_what_the_paper_prints_as_zero_is_below_half_a_hundredth(unended: int, s
 def test_a_perplexity_of_one_initialisation_is_not_compared():
     paper = PaperNumber(45.8, 2.5)
     columns = (tables.make_our_column("perplexity"), tables.make_paper_column("paper"))
-    one, two = tables.compare_with_paper([30.6], None, paper), tables.summarize([30.6, 30.8], None, paper)
+    one, two = tables.compare_with_paper([30.6], paper), tables.compare_with_paper([30.6, 30.8], paper)
     assert [tables.format_ours(found) for found in (one, two)] == ["30.60", "30.70 ± 0.14 *"]
     assert tables.count_stars(Table(columns, ((one, paper), (two, paper), (two, None)))) == (1, 1)
 
@@ -317,7 +317,7 @@ def test_everything_is_made(done: tuple[Path, Path]):
             assert (out / "tables" / f"{name}.{ending}").read_text().strip()
     drawn = {name for name in names if load_exhibit(name).kind in figures.FIGURES}
     assert {path.name for path in (out / "figures").iterdir()} == {
-        f"{name}.{ending}" for name in drawn for ending in figures.ENDINGS
+        f"{name}.{ending}" for name in drawn for ending in figures.FORMATS
     }
     assert "</html>" in (out / "report.html").read_text()
     for entry in Results(out).entries.values():
@@ -685,7 +685,7 @@ def test_a_piece_that_is_damaged_is_one_line(
     assert f"line {place + 1} of {path} is not a finished piece" in said
 
 
-@pytest.mark.parametrize("name", list_presets())
+@pytest.mark.parametrize("name", list_names(PRESETS))
 def test_every_preset_can_be_worked_on(name: str):
     """But for what is not bundled, nothing is refused in the middle."""
     chosen = load_preset(name)
@@ -768,13 +768,13 @@ def test_examples_that_no_page_can_show_are_told(
 
 def test_the_page_is_of_the_records_that_are_there(done: tuple[Path, Path]):
     _, out = done
-    before = Results(out).hash()
+    before = Results(out).compute_digest()
     for path in (next((out / "records").rglob("*.jsonl")), next((out / "examples").iterdir())):
         written = path.read_bytes()
         path.write_bytes(written[:-1])
-        assert Results(out).hash() != before
+        assert Results(out).compute_digest() != before
         path.write_bytes(written)
-    assert Results(out).hash() == before
+    assert Results(out).compute_digest() == before
 
 
 def test_somebody_else_s_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -16,11 +16,11 @@ from eosin.records.statistics import (
     Estimate,
     Ratio,
     compare,
+    compute_mean_and_deviation,
     count_contexts_for_bound,
     count_contexts_for_width,
     count_survivors,
     invert_score_test,
-    mean_and_deviation,
     summarize_lengths,
 )
 
@@ -310,5 +310,5 @@ def test_bad_targets(bad: float):
 
 
 def test_one_model_has_no_deviation():
-    assert mean_and_deviation([1.0, 3.0]) == (2.0, pytest.approx(math.sqrt(2)))
-    assert math.isnan(mean_and_deviation([2.0])[1])
+    assert compute_mean_and_deviation([1.0, 3.0]) == (2.0, pytest.approx(math.sqrt(2)))
+    assert math.isnan(compute_mean_and_deviation([2.0])[1])

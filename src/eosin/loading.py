@@ -6,11 +6,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eosin.bundled_runs import BUNDLED_RUNS
 from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG
 from eosin.models.neural_lm import NeuralLM
 from eosin.settings import Table
-from eosin.storage.files import BUNDLED_RUNS
 from eosin.training.config import Config
 from eosin.training.run import PRETRAINED, Run, RunSettings, read_config
 

@@ -12,12 +12,13 @@ import itertools
 import json
 import re
 import tomllib
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from eosin.errors import BadInput
 
@@ -67,10 +68,6 @@ def get_section(table: Table, name: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def lists_to_tuples(table: Table) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-
-
 # changes of settings
 
 
@@ -98,7 +95,7 @@ def keep_all(before: Table, change: Table) -> Table:
 def merge(base: Table, *changes: Table, inherit: Callable[[Table, Table], Table] = keep_all) -> dict[str, Any]:
     """Merge tables section by section; later settings win.
 
-    `inherit(before, change)` says which settings of a section remain under a change of it.
+    `inherit(before, change)` returns the settings of a section that stay when it is changed.
     """
     merged = dict(base)
     for change in changes:
@@ -138,22 +135,26 @@ def get_parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def resolve(make: Callable[..., Any], table: Table, section: str) -> dict[str, Any]:
     """Every setting of `make`: the checked values of the table, and defaults for the rest."""
-    known = get_parameters(make)
-    wanted = _get_types(make)
+    given = check_settings(make, table, section)
+    return {key: given.get(key, parameter.default) for key, parameter in get_parameters(make).items()}
+
+
+def check_settings(make: Callable[..., Any], table: Table, section: str) -> dict[str, Any]:
+    """The values of the table as the types that `make` expects. None may be unknown, of another type, or missing."""
+    known, kinds = get_parameters(make), _get_types(make)
+    given = {}
     for key, value in table.items():
         check_known(key, known, f"a setting of [{section}]")
-        if not is_of_type(value, wanted[key]):
-            raise BadInput(f"[{section}] {key} must be {_describe_type(wanted[key])}, got {_describe_value(value)}")
+        given[key] = _convert(value, kinds[key], f"[{section}] {key}")
     missing = [key for key, it in known.items() if it.default is inspect.Parameter.empty and key not in table]
     if missing:
         raise BadInput(f"[{section}] lacks {missing[0]!r}, which has no default")
-    values = {key: table.get(key, parameter.default) for key, parameter in known.items()}
-    return {key: float(value) if wanted[key] is float else value for key, value in values.items()}
+    return given
 
 
 def build(make: Callable[..., Built], table: Table, section: str) -> Built:
     """Call `make` with its settings. A ValueError about a value becomes one clear line."""
-    values = resolve(make, table, section)
+    values = check_settings(make, table, section)
     try:
         return make(**values)
     except BadInput:
@@ -212,26 +213,12 @@ def _get_types(make: Any) -> dict[str, Any]:
     return typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)
 
 
-def is_of_type(value: Any, kind: Any) -> bool:
-    """Whether a value from a file has a type, entries included."""
-    if kind is Any:
-        return True
-    members = typing.get_args(kind)
-    if isinstance(kind, types.UnionType):
-        return any(is_of_type(value, member) for member in members)
-    kind = typing.get_origin(kind) or kind
-    if kind is dict and members:
-        return isinstance(value, dict) and all(is_of_type(each, members[1]) for each in value.values())
-    if kind in (tuple, list) and members:
-        return isinstance(value, kind) and all(is_of_type(each, members[0]) for each in value)
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    return isinstance(value, (int, float) if kind is float else kind)
-
-
-def _describe_value(value: Any) -> str:
-    """As in the file: a list, not the tuple made from it."""
-    return repr(list(value) if isinstance(value, tuple) else value)
+def _convert(value: Any, kind: Any, name: str) -> Any:
+    """A value from a file as the type of its setting: a list may become a tuple, a whole number a float."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{name} must be {_describe_type(kind)}, got {value!r}") from error
 
 
 def _describe_type(kind: Any) -> str:

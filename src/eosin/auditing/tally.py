@@ -12,7 +12,7 @@ from msgspec import structs
 from eosin.causes import Cause
 from eosin.decoding.loops import Tail, extend, find_tail, rotate_cycle, tail_of
 from eosin.outcome import Completion
-from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, StepSummary, UnendedBits, Weights
+from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, StepSummary, Unended, Weights, add_weights
 
 Tokens = Int[np.ndarray, " length"]
 MOST_EXAMPLES = 16
@@ -38,14 +38,14 @@ class Tally:
         self.ngrams: Counter[int] = Counter()
         self.repeated: Counter[int] = Counter()
         self.hashes: set[int] = set()
-        self.weights = Weights()
+        self.weights: Weights = {}
         self.cut = 0
 
     def add(self, completion: Completion) -> Cause:
         """Count one completion; the cause that it is counted under."""
         self.tokens += len(completion.tokens)
         if completion.survival is not None:
-            self.weights += weights_of(completion.survival.numpy(), self.max_steps)
+            self.weights = add_weights(self.weights, weights_of(completion.survival.numpy(), self.max_steps))
             self.unended[completion.index - self.start] = False
             return completion.cause
         tokens = extend(completion.tokens.numpy(), completion.proof)
@@ -71,9 +71,8 @@ class Tally:
         cycle = rotate_cycle(tokens[len(tokens) - tail.period :].tolist())
         loop = LoopCount(onset=StepSummary.of(tail.onset), example=completion.index)
         if completion.proof is not None:
-            loop = structs.replace(
-                loop, proved=StepSummary.of(completion.steps), proofs=frozenset([completion.proof.by])
-            )
+            proofs = frozenset([completion.proof.by])
+            loop = structs.replace(loop, proved=StepSummary.of(completion.steps), proofs=proofs)
         elif len(self.examples) < MOST_EXAMPLES:
             self.examples.setdefault(cycle, completion)
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
@@ -100,7 +99,7 @@ class Tally:
             ngrams=self.ngrams,
             repeated=self.repeated,
             hashes=tuple(sorted(self.hashes)[:SMALLEST_HASHES]),
-            outcomes=() if self.weights.sums else (UnendedBits.pack(self.start, list(map(bool, self.unended))),),
+            outcomes=() if self.weights else (Unended.pack(self.start, list(map(bool, self.unended))),),
             weights=self.weights,
             cut=self.cut,
         )
@@ -116,7 +115,7 @@ def weights_of(survival: np.ndarray, max_steps: int) -> Weights:
     weights = {
         step: float(survival[step - 1]) if step <= len(survival) else 0.0 for step in list_reported_steps(max_steps)
     }
-    return Weights({step: (weight, weight**2) for step, weight in weights.items()})
+    return {step: (weight, weight**2) for step, weight in weights.items()}
 
 
 def list_reported_steps(max_steps: int) -> list[int]:

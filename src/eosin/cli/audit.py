@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eosin.auditing.audit import Audit, audit
+from eosin.bundled_runs import TWINS
 from eosin.cli.completions import write_completions
 from eosin.cli.model import LoadedModel, add_decoding_options, choose_prefixes, open_model, parse_decoders
 from eosin.cli.numbers import real_number, whole_number
@@ -21,10 +22,10 @@ from eosin.events import Event
 from eosin.proofs.saved_cycles import cycles_path
 from eosin.report.audits import tabulate_decoders, tabulate_loops
 from eosin.report.tables import render_text
-from eosin.storage.files import TWINS, resolve_path
+from eosin.storage.files import resolve_path
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records are written as
-shards of contexts are finished. The same command shows them again, and continues with what is missing. `demo` (a
+shards of contexts finish. The same command prints them again, and resumes an audit that is not finished. `demo` (a
 tanh-RNN) and `demo-lstm` are small models that come with Eosin; each is audited with its self-terminating twin.
 
 examples:
@@ -42,9 +43,9 @@ FILE_OPTIONS = ("out", "completions")
 FAIL_ON = {"ratio": "r_L", "lower": "the lower end of the 95% interval", "upper": "the upper end of the 95% interval"}
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add_decoding_options(verb, "prompts")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add_decoding_options(parser, "prompts")
     add(
         "--decoders",
         "--decoder",

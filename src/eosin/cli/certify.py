@@ -22,8 +22,8 @@ from eosin.proofs.cycles import Cycle
 from eosin.proofs.saved_cycles import CertifiedCycle, read_certificates
 
 DESCRIPTION = """MODEL is a trained run or an hf: model. Nothing is decoded: what is guaranteed follows from the
-weights, the head and the decoder. With a budget of steps it also proposes a floor under p(eos), and a head, that keep
-to the budget. With --check it repeats the proofs of loops that `eosin audit` wrote, on the weights of the run.
+weights, the head and the decoder. With --budget N it also proposes a floor under p(eos), and a head, that end decoding
+within N steps. With --check it repeats the proofs of loops that `eosin audit` wrote, on the weights of the run.
 
 examples:
   eosin certify demo
@@ -33,9 +33,9 @@ examples:
   eosin certify runs/tanh --check runs/tanh/audits/test-10190-1500-0-float32.cycles"""
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add_model_options(verb)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add_model_options(parser)
     add("decoders", metavar="DECODER", nargs="*", help="as greedy or nucleus:0.2 (default: greedy)")
     add("--budget", type=int, metavar="N", help="propose what makes decoding end within N steps")
     add("--check", type=Path, metavar="FILE", help="repeat the proofs of this file of certificates")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eosin.bundled_runs import TWINS
 from eosin.cli.completions import completion_to_table, describe_loop
 from eosin.cli.model import (
     LoadedModel,
@@ -29,12 +30,12 @@ from eosin.decoding.job import Job
 from eosin.decoding.loops import extend, tail_of
 from eosin.errors import BadInput
 from eosin.outcome import Completion
-from eosin.storage.files import TWINS, write_text
+from eosin.storage.files import write_text
 
-DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. A prompt for a run becomes
-a context as those of the corpus: <bos> and its last k tokens. A loop is shown once, in brackets; decoding stops where
-it is proved that the loop never ends. `demo` and `demo-lstm` are small models that come with Eosin; each is followed by
-its self-terminating twin on the same contexts.
+DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. For a run, a prompt
+becomes a context like those of the corpus: <bos> and its last k tokens. A loop is shown once, in brackets. Decoding
+stops as soon as a loop is proved never to end. `demo` and `demo-lstm` are small models that come with Eosin; each is
+followed by its self-terminating twin on the same contexts.
 
 examples:
   eosin decode demo
@@ -49,10 +50,10 @@ FIRST, LAST = 60, 20
 """Tokens that are shown of a long completion."""
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add_decoding_options(verb, "context", "prompt", "prompts")
-    add_decoder_option(verb)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add_decoding_options(parser, "context", "prompt", "prompts")
+    add_decoder_option(parser)
     add("--count", type=whole_number(1), metavar="N", help=f"how many contexts (default: {COUNT}) or prompts (all)")
     add("--full", action="store_true", help="show every token of every completion")
     add("--out", type=Path, metavar="FILE", help="write completions there, one JSON line each")

@@ -26,8 +26,8 @@ examples:
   eosin doctor HuggingFaceTB/SmolLM2-135M-Instruct --json"""
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("model", metavar="MODEL", help="a model folder, a .gguf file or a hub id")
     add("--train", type=Path, metavar="FILE", help="texts, one a line, or JSON lines with `text` or `messages`")
     add("--max-length", type=whole_number(1), metavar="N", help="tokens to which training cuts its examples")

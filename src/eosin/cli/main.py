@@ -31,7 +31,7 @@ GROUPS = {
         "reproduce": "make the paper's tables and figures; what is missing is trained and audited first",
     },
 }
-VERBS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 """Each is a module of eosin.cli with a DESCRIPTION, `add_options` and `run`."""
 WITHOUT_PLUGINS = {"doctor", "report", "prepare"}
 """Commands that take neither a model of Eosin nor settings."""
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # they take the processor from the very thread they wait for: an audit of 24 seconds took ten minutes.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
-    verb = f" {find_verb(arguments)}".rstrip()
+    command = f" {find_command(arguments)}".rstrip()
     escape_missing_characters()
     try:
         run_command(arguments)
@@ -64,14 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except UnicodeEncodeError as error:
-        sys.exit(print_error(verb, f"{error.object!r} is not UTF-8: rename it", code=2))
+        sys.exit(print_error(command, f"{error.object!r} is not UTF-8: rename it", code=2))
     except ModuleNotFoundError as error:
-        sys.exit(print_error(verb, f"the package {error.name or error} is missing: pip install eosin", code=2))
+        sys.exit(print_error(command, f"the package {error.name or error} is missing: pip install eosin", code=2))
     except (BadInput, OSError) as error:
-        sys.exit(print_error(verb, str(error), code=2))
+        sys.exit(print_error(command, str(error), code=2))
     except KeyboardInterrupt as interrupt:
         message = "; ".join(["interrupted", *map(str, interrupt.args)])
-        sys.exit(print_error(verb, message, code=128 + signal.SIGINT))
+        sys.exit(print_error(command, message, code=128 + signal.SIGINT))
 
 
 def run_command(arguments: Sequence[str]) -> None:
@@ -104,20 +104,20 @@ def escape_missing_characters() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def print_error(verb: str, message: str, code: int) -> int:
-    sys.stderr.write(f"eosin{verb}: {message}\n")
+def print_error(command: str, message: str, code: int) -> int:
+    sys.stderr.write(f"eosin{command}: {message}\n")
     return code
 
 
-def find_verb(arguments: Sequence[str]) -> str:
+def find_command(arguments: Sequence[str]) -> str:
     """The first word that names a command. A later one may be the name of a file."""
-    return next((argument for argument in arguments if argument in VERBS), "")
+    return next((argument for argument in arguments if argument in COMMANDS), "")
 
 
 def list_commands() -> str:
     groups = [
-        "\n".join([f"{group}:", *(f"  {name:10} {summary}" for name, summary in verbs.items())])
-        for group, verbs in GROUPS.items()
+        "\n".join([f"{group}:", *(f"  {name:10} {summary}" for name, summary in commands.items())])
+        for group, commands in GROUPS.items()
     ]
     return "\n\n".join([*groups, EXAMPLES])
 
@@ -133,17 +133,17 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=layout,
     )
     parser.add_argument("--version", action="version", version=f"eosin {eosin.__version__}")
-    commands = parser.add_subparsers(prog="eosin", dest="verb", required=True, help=argparse.SUPPRESS)
-    for name, summary in VERBS.items():
-        verb = commands.add_parser(name, formatter_class=layout, allow_abbrev=False)
-        if name == find_verb(arguments):
+    subparsers = parser.add_subparsers(prog="eosin", dest="command", required=True, help=argparse.SUPPRESS)
+    for name, summary in COMMANDS.items():
+        command = subparsers.add_parser(name, formatter_class=layout, allow_abbrev=False)
+        if name == find_command(arguments):
             module = import_module(f"eosin.cli.{name}")
-            verb.description = f"{summary[0].upper()}{summary[1:]}.\n\n{module.DESCRIPTION}"
-            verb.add_argument("--json", action="store_true", help="print the result as JSON")
-            verb.set_defaults(run=module.run, plugin=[])
-            module.add_options(verb)
+            command.description = f"{summary[0].upper()}{summary[1:]}.\n\n{module.DESCRIPTION}"
+            command.add_argument("--json", action="store_true", help="print the result as JSON")
+            command.set_defaults(run=module.run, plugin=[])
+            module.add_options(command)
             if name not in WITHOUT_PLUGINS:
-                verb.add_argument(
+                command.add_argument(
                     "--plugin",
                     action="append",
                     type=Path,

@@ -28,7 +28,7 @@ from eosin.devices import PRECISIONS, choose_device
 from eosin.errors import BadInput
 from eosin.loading import HUB, import_hub, open_run
 from eosin.proofs.prover import Prover, prover_of
-from eosin.storage.files import audit_folder
+from eosin.records.reading import choose_audit_folder
 from eosin.training.run import Run
 
 DTYPES = {**PRECISIONS, "float64": torch.float64}
@@ -63,24 +63,24 @@ class LoadedModel:
     def audits(self) -> Path:
         """The folder for records."""
         beside = self.run.audits if self.run else None
-        return beside or audit_folder(self.name)
+        return beside or choose_audit_folder(self.name)
 
     def describe(self) -> dict[str, Any]:
         """The part of a record's signature that names the model."""
         return self.run.origin if self.run else {"run": self.audits.name}
 
-    def contexts(self, split: str, count: int | None, seed: int) -> Tensor:
+    def take_contexts(self, split: str, count: int | None, seed: int) -> Tensor:
         """The first `count` contexts of a split of the run's corpus."""
         if self.run is None:
             raise BadInput(f"{self.name} comes without a corpus: give prompts of your own (--prompts FILE)")
         return self.run.corpus.contexts(split, count, seed)
 
-    def context(self, split: str, number: int, seed: int) -> Tensor:
+    def take_context(self, split: str, number: int, seed: int) -> Tensor:
         """The context that has this number in an audit, as one row."""
-        count = MOST_RANDOM if split == "random" else len(self.contexts(split, None, seed))
+        count = MOST_RANDOM if split == "random" else len(self.take_contexts(split, None, seed))
         if number not in range(count):
             raise BadInput(f"context must be a number from 0 to {count - 1}, the last one of {split}, got {number}")
-        return self.contexts(split, number + 1, seed)[number:]
+        return self.take_contexts(split, number + 1, seed)[number:]
 
     def decode_prefix(self, prefix: Sequence[int]) -> str:
         """The text of a prefix without its padding."""
@@ -91,9 +91,9 @@ class LoadedModel:
 # options
 
 
-def add_model_options(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_model_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The model and how it is read; returns the group of options for hf: models."""
-    add = verb.add_argument
+    add = parser.add_argument
     add("model", metavar="MODEL", help="a run directory, demo, demo-lstm, or hf: and a model folder, .gguf or hub id")
     add(
         "--dtype",
@@ -101,7 +101,7 @@ def add_model_options(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="precision of the weights (default: the model's own; bfloat16 and float16 are read as float32 on a CPU "
         "that cannot multiply them)",
     )
-    hub = verb.add_argument_group("for hf: models only")
+    hub = parser.add_argument_group("for hf: models only")
     hub.add_argument(
         "--eos", type=int, nargs="+", metavar="ID", help="the tokens that end a text (default: all the model names)"
     )
@@ -109,9 +109,9 @@ def add_model_options(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return hub
 
 
-def add_decoding_options(verb: argparse.ArgumentParser, *sources: str) -> None:
+def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None:
     """What decides a decoding, apart from the decoder; `sources` are those of SOURCES that the command offers."""
-    add, hub = verb.add_argument, add_model_options(verb)
+    add, hub = parser.add_argument, add_model_options(parser)
     hub.add_argument("--chat", action="store_true", help="put prompts into the chat template")
     hub.add_argument(
         "--prompt-tokens", type=whole_number(1), metavar="N", help="read only the first N tokens of each prompt"
@@ -128,14 +128,14 @@ def add_decoding_options(verb: argparse.ArgumentParser, *sources: str) -> None:
     add("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
     add("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
     add("--contexts", choices=CONTEXTS, help="take contexts from this part of the corpus (default: test)")
-    verb.set_defaults(**dict.fromkeys(SOURCES))
-    exclusive = verb.add_mutually_exclusive_group()
+    parser.set_defaults(**dict.fromkeys(SOURCES))
+    exclusive = parser.add_mutually_exclusive_group()
     for source in sources:
         exclusive.add_argument(f"--{source}", **SOURCES[source])
 
 
-def add_decoder_option(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
+def add_decoder_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--decoder", "--decoders", default="greedy", metavar="DECODER", help="as nucleus:0.9 (default: greedy)"
     )
 
@@ -171,7 +171,7 @@ def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
         name=name,
         model=run.model.to(device, dtype),
         tokenizer=run.tokenizer,
-        encode_prompts=partial(encode_run_prompts, run, options.verb),
+        encode_prompts=partial(encode_run_prompts, run, options.command),
         stop=parse_stop_strings(given["stop"], run.tokenizer),
         run=run,
     )
@@ -199,14 +199,16 @@ def parse_stop_strings(strings: Sequence[str], tokenizer: Any) -> StopStrings | 
     return StopStrings(tuple(strings), tokenizer.decode) if list(strings) not in ([], [""]) else None
 
 
-def encode_run_prompts(run: Run, verb: str, texts: Sequence[str]) -> Prefixes:
+def encode_run_prompts(run: Run, command: str, texts: Sequence[str]) -> Prefixes:
     """Prompts as contexts of the run. Notes on standard error say what was lost."""
     prompts = run.settings.encode_prompts(run.folder, texts)
     if prompts.unknown:
-        sys.stderr.write(f"eosin {verb}: {prompts.unknown} words are not in the vocabulary; they are read as <unk>\n")
+        sys.stderr.write(
+            f"eosin {command}: {prompts.unknown} words are not in the vocabulary; they are read as <unk>\n"
+        )
     if prompts.shortened:
         sys.stderr.write(
-            f"eosin {verb}: {prompts.shortened} of {len(texts)} prompts are longer than a context; "
+            f"eosin {command}: {prompts.shortened} of {len(texts)} prompts are longer than a context; "
             f"only their last {run.settings.data.context} tokens are read\n"
         )
     return prompts.contexts
@@ -226,8 +228,8 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
         return loaded.encode_prompts(read_prompts(options.prompts)[:count])
     split = options.contexts or "test"
     if options.context is not None:
-        return loaded.context(split, options.context, options.seed)
-    return loaded.contexts(split, count, options.seed)
+        return loaded.take_context(split, options.context, options.seed)
+    return loaded.take_contexts(split, count, options.seed)
 
 
 def create_prover(job: Job, decoder: Decoder, options: argparse.Namespace) -> Prover | None:

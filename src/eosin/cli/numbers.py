@@ -34,7 +34,7 @@ def real_number(least: float, most: float, allowed: str) -> Callable[[str], floa
     return parse
 
 
-def whole_numbers(text: str) -> list[int]:
+def parse_whole_numbers(text: str) -> list[int]:
     """Comma-separated whole numbers from 1, each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):

@@ -29,8 +29,8 @@ PAPER_STATISTICS = {model.label.lower(): model.paper for model in load_exhibit("
 """The dataset statistics of the paper's appendix."""
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "source",
         nargs="?",

@@ -8,9 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from eosin.cli.numbers import real_number, whole_numbers
+from eosin.bundled_runs import TWINS
+from eosin.cli.numbers import parse_whole_numbers, real_number
 from eosin.errors import BadInput
-from eosin.records.reading import FiledRecord, load_records
+from eosin.records.reading import FiledRecord, choose_audit_folder, load_records
 from eosin.records.statistics import count_contexts_for_bound, count_contexts_for_width
 from eosin.report.audit_page import build_audit_page
 from eosin.report.audits import (
@@ -24,7 +25,7 @@ from eosin.report.audits import (
 from eosin.report.comparison import compare_audits
 from eosin.report.initialisations import has_several_models, tabulate_models
 from eosin.report.tables import RENDERINGS, Table
-from eosin.storage.files import TWINS, audit_folder, resolve_path, write_text
+from eosin.storage.files import resolve_path, write_text
 
 DESCRIPTION = """RECORDS are files that `eosin audit` wrote, run directories, folders of either, or models that were
 audited here, as demo or hf:my-model. Nothing is decoded, and torch need not be installed. The usual tables are the
@@ -41,11 +42,11 @@ examples:
   eosin report --contexts-for 0.01 --half-width 0.005"""
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    add, share = verb.add_argument, real_number(1e-9, 1 - 1e-9, "a share from 1e-9 to below 1, as in 0.01")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add, share = parser.add_argument, real_number(1e-9, 1 - 1e-9, "a share from 1e-9 to below 1, as in 0.01")
     add("records", nargs="*", metavar="RECORDS", help=".jsonl files, run directories, folders, demo, hf: models")
     add("--models", action="store_true", help="models by decoders, across initialisations")
-    add("--at", type=whole_numbers, metavar="L,...", help="the ratio at other limits, up to that of the audit")
+    add("--at", type=parse_whole_numbers, metavar="L,...", help="the ratio at other limits, up to that of the audit")
     add("--survival", action="store_true", help="the share that has not ended after each step")
     add("--lengths", action="store_true", help="quantiles and a histogram of the lengths")
     add("--loops", action="store_true", help="the loops, their proofs, and what moves in unproved ones")
@@ -104,7 +105,7 @@ def find_places(name: str) -> list[Path]:
     """A file or folder; or where `eosin audit` put the records of a bundled model or one of Hugging Face."""
     if Path(name).exists():
         return [Path(name)]
-    places = [audit_folder(each) for each in TWINS.get(name, (name,))]
+    places = [choose_audit_folder(each) for each in TWINS.get(name, (name,))]
     there = [place for place in places if place.is_dir()]
     if name in chain(*TWINS.values()) and not there:
         raise BadInput(f"there are no records of {name} here; make them with: eosin audit {name}")
@@ -116,14 +117,14 @@ def choose_tables(options: argparse.Namespace, found: list[FiledRecord]) -> list
     records = [filed.record for filed in found]
     if not records:
         raise BadInput("name files of records, run directories, folders or models; `eosin audit` makes records")
-    options_of = {
-        tabulate_models: options.models,
-        tabulate_survival: options.survival,
-        tabulate_quantiles: options.lengths,
-        tabulate_histogram: options.lengths,
-        tabulate_loops: options.loops,
-    }
-    tables = [tabulate(records) for tabulate, wanted in options_of.items() if wanted]
+    wanted = [
+        (tabulate_models, options.models),
+        (tabulate_survival, options.survival),
+        (tabulate_quantiles, options.lengths),
+        (tabulate_histogram, options.lengths),
+        (tabulate_loops, options.loops),
+    ]
+    tables = [tabulate(records) for tabulate, is_wanted in wanted if is_wanted]
     if options.at:
         tables.append(tabulate_limits(records, options.at))
     if options.compare:

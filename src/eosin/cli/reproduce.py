@@ -21,11 +21,11 @@ from eosin.events import Stopped
 from eosin.paper.claims import Verdict
 from eosin.paper.exhibits import EXHIBITS, list_names, load_exhibit
 from eosin.paper.plan import Plan
-from eosin.paper.presets import list_presets, load_preset
+from eosin.paper.presets import PRESETS, load_preset
 from eosin.paper.rendering import PAGE, PLAN, README, Reproduction, check_folder, write_plan
 from eosin.paper.results import PIECES, AnyEntry, Results, RunEntry, lock_results
 from eosin.report.tables import render_text
-from eosin.settings import build, get_section, lists_to_tuples, parse_assignment, read_toml
+from eosin.settings import build, get_section, parse_assignment, read_toml
 
 if TYPE_CHECKING:
     from eosin.paper.execution import Runner
@@ -44,35 +44,30 @@ examples:
   eosin reproduce gpt2 --set data.source=wikitext-103 --set pretrained.model=gpt2 --device cuda"""
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
         "preset",
         nargs="?",
         metavar="PRESET",
-        help=f"{', '.join(list_presets())}, or a .toml file (default: that of --out, or quick)",
+        help=f"{', '.join(list_names(PRESETS))}, or a .toml file (default: that of --out, or quick)",
     )
-    verb.add_argument(
+    add(
         "--only",
         nargs="+",
         metavar="EXHIBIT",
         help=f"these exhibits only: {', '.join(list_names(EXHIBITS))}, or .toml files of your own",
     )
-    verb.add_argument(
-        "--seeds", type=whole_number(1, 1000), metavar="N", help="initialisations (default: the preset's)"
-    )
-    verb.add_argument(
-        "--set", action="append", metavar="SECTION.KEY=VALUE", help="change a setting of every model; may be repeated"
-    )
-    verb.add_argument("--out", type=parse_folder, metavar="FOLDER", help="results (default: reproduction/PRESET)")
-    verb.add_argument("--runs", type=parse_folder, metavar="FOLDER", help="runs and corpora (default: OUT/runs)")
-    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
-    verb.add_argument("--precision", default="auto", help="of the products in training (see eosin train)")
-    verb.add_argument(
-        "--threads", type=whole_number(1, 1000), metavar="N", help="CPU threads (default: as many as cores)"
-    )
-    verb.add_argument("--dry-run", action="store_true", help="only list the pieces, and which of them are finished")
-    verb.add_argument("--as-is", action="store_true", help="train nothing; audit the runs that are finished")
-    verb.add_argument("--tables-only", action="store_true", help="only make the tables of the results that exist")
+    add("--seeds", type=whole_number(1, 1000), metavar="N", help="initialisations (default: the preset's)")
+    add("--set", action="append", metavar="SECTION.KEY=VALUE", help="change a setting of every model; may be repeated")
+    add("--out", type=parse_folder, metavar="FOLDER", help="results (default: reproduction/PRESET)")
+    add("--runs", type=parse_folder, metavar="FOLDER", help="runs and corpora (default: OUT/runs)")
+    add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+    add("--precision", default="auto", help="of the products in training (see eosin train)")
+    add("--threads", type=whole_number(1, 1000), metavar="N", help="CPU threads (default: as many as cores)")
+    add("--dry-run", action="store_true", help="only list the pieces, and which of them are finished")
+    add("--as-is", action="store_true", help="train nothing; audit the runs that are finished")
+    add("--tables-only", action="store_true", help="only make the tables of the results that exist")
 
 
 def parse_folder(text: str) -> Path:
@@ -85,11 +80,10 @@ def run(options: argparse.Namespace) -> None:
     plan, folder = make_plan(options)
     check_folder(folder)
     check_names(plan)
-    if plan.assignments:
+    if plan.assignments or options.dry_run:
         check_settings(plan, options)  # a misspelt setting is not one that differs
     results = open_results(plan, folder)
     if options.dry_run:
-        check_settings(plan, options)
         print(list_pieces(plan, results, options.json))
         return
     if options.tables_only and not results.entries:
@@ -148,7 +142,7 @@ def load_plan(folder: Path) -> SavedPlan:
         table = get_section(read_toml(path), "plan", path)
         if "preset" not in table:
             raise BadInput("it names no preset")
-        return build(SavedPlan, lists_to_tuples(table), "plan")
+        return build(SavedPlan, table, "plan")
     except BadInput as error:
         raise BadInput(f"{path} is damaged: {error}; remove it, and name the preset: eosin reproduce PRESET") from error
 
@@ -183,7 +177,7 @@ def open_results(plan: Plan, folder: Path) -> Results:
 def do_missing_work(plan: Plan, results: Results, options: argparse.Namespace) -> Reproduction:
     """Do what is missing. A finished reproduction is recognised without torch."""
     reproduction = Reproduction(plan, results)
-    is_missing = any(results.find(piece) is None for piece in plan.pieces)
+    is_missing = not all(map(results.is_finished, plan.pieces))
     if not is_missing and reproduction.is_drawn():
         return reproduction
     check_extras()
@@ -213,11 +207,11 @@ def do_pieces(plan: Plan, results: Results, options: argparse.Namespace) -> None
     with start_runner(plan, results, runs, options) as runner:
         for number, piece in enumerate(plan.pieces, 1):
             runner.check_stop()
-            if results.find(piece) or not all(map(results.find_run, piece.needed_runs)):
+            if results.is_finished(piece) or not all(map(results.find_run, piece.needed_runs)):
                 continue
             print(f"[{number}/{len(plan.pieces)}] {piece.name}", file=output, flush=True)
             print(f"    {describe_entry(runner.do(piece))}", file=output, flush=True)
-    if not any(map(results.find, plan.pieces)):
+    if not any(map(results.is_finished, plan.pieces)):
         raise BadInput(f"there is no finished run of {plan.preset.name} in {runs}; name the folder (--runs), or train")
 
 
@@ -272,7 +266,7 @@ def explain_stop(results: Results) -> Iterator[None]:
 
 def list_pieces(plan: Plan, results: Results, as_json: bool) -> str:
     """Every piece, and whether it is finished."""
-    finished = {piece.name: results.find(piece) is not None for piece in plan.pieces}
+    finished = {piece.name: results.is_finished(piece) for piece in plan.pieces}
     if as_json:
         return json.dumps({"pieces": finished})
     lines = [f"{'finished' if is_finished else 'missing':>8}  {name}" for name, is_finished in finished.items()]

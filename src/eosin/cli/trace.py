@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import eosin
+from eosin.bundled_runs import TWINS
 from eosin.cli.completions import describe_loop
 from eosin.cli.model import (
     add_decoder_option,
@@ -27,7 +28,6 @@ from eosin.decoding.job import Job
 from eosin.decoding.loops import Tail, extend, find_loop
 from eosin.decoding.trace import Step, Trace
 from eosin.report.tables import Column, Table, render_text, shorten
-from eosin.storage.files import TWINS
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. One context is decoded.
 Each step is a line: the chosen token, its probability, the probability of eos and its rank (1 is the most probable
@@ -61,10 +61,10 @@ COLUMNS = (
 )
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    add_decoding_options(verb, "context", "prompt")
-    add_decoder_option(verb)
-    length = verb.add_mutually_exclusive_group()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_decoding_options(parser, "context", "prompt")
+    add_decoder_option(parser)
+    length = parser.add_mutually_exclusive_group()
     length.add_argument("--last", type=whole_number(1), metavar="N", help="show the last N steps only")
     length.add_argument("--all", action="store_true", help=f"show all steps (default: the first and last {EDGE})")
 

@@ -16,11 +16,13 @@ from eosin.cli.numbers import real_number, whole_number
 from eosin.cli.progress import stop_at_signals
 from eosin.cli.terminal import format_duration
 from eosin.data.corpus import DATASET
+from eosin.data.sources import SPLITS
 from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
 from eosin.events import Event, Stopped
 from eosin.loading import open_run, parse_settings
 from eosin.models.checkpoint import CONFIG
+from eosin.report.tables import Column, Table, format_two_decimals, render_text
 from eosin.settings import check_known, get_section, merge, parse_assignment, read_toml
 from eosin.training.config import expand_runs, merge_settings, read_settings
 from eosin.training.loop import train
@@ -37,8 +39,8 @@ examples:
   eosin train grid --dry-run"""
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("settings", metavar="SETTINGS", help="a TOML file, the name of a bundled one, or a run directory")
     add("--out", type=Path, metavar="RUN", help="the run directory (default: a name under runs/)")
     add("--data", metavar="TEXT", help="another text, or the folder of a prepared corpus")
@@ -167,10 +169,7 @@ def describe_event(event: Event) -> str | None:
 
 
 def format_perplexities(results: dict[str, dict[str, Any]]) -> str:
-    wide = max(map(len, ("perplexity", *results)))
-    lines = [f"{'perplexity':{wide}} {'train':>9} {'valid':>9} {'test':>9}"]
-    for folder, result in sorted(results.items(), key=lambda item: item[1]["valid_perplexity"]):
-        found = [result.get(f"{split}_perplexity") for split in ("train", "valid", "test")]
-        cells = [f"{'-':>9}" if perplexity is None else f"{perplexity:9.2f}" for perplexity in found]
-        lines.append(" ".join([f"{folder:{wide}}", *cells]))
-    return "\n".join(lines)
+    columns = Column("perplexity", left=True), *(Column(split, format_two_decimals) for split in SPLITS)
+    best_first = sorted(results.items(), key=lambda item: item[1]["valid_perplexity"])
+    rows = [(folder, *(result.get(f"{split}_perplexity") for split in SPLITS)) for folder, result in best_first]
+    return render_text(Table(columns, tuple(rows)))

@@ -23,7 +23,7 @@ from eosin.data.layout import PAPER, Layout
 from eosin.data.sources import BUNDLED, CONTEXTS, SPLITS
 from eosin.data.tokenizer import TOKENIZATIONS, UNK_ID, Tokenizer
 from eosin.errors import BadInput
-from eosin.settings import build, check_known, get_section, lists_to_tuples, read_toml
+from eosin.settings import build, check_known, get_section, read_toml
 from eosin.storage.tensors import hash_tensors, load_tensors
 
 DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
@@ -181,7 +181,7 @@ def load_corpus(folder: Path | str) -> Corpus:
     tokenizer = Tokenizer.load(folder)
     parts = {name: get_section(table, name, folder / DATASET) for name in ("recipe", "statistics", "digest", "layout")}
     recipe = build(Recipe, parts["recipe"], "recipe")
-    layout = Layout(**lists_to_tuples(parts["layout"])) if parts["layout"] else PAPER
+    layout = build(Layout, parts["layout"], "layout") if parts["layout"] else PAPER
     digest = hash_corpus(tensors, tokenizer, recipe, layout)
     if parts["digest"].get("corpus") != digest:
         raise BadInput(f"the files of {folder} do not belong together: one has been altered; prepare the corpus anew")

@@ -31,11 +31,17 @@ from eosin.paper.exhibits import (
 from eosin.paper.measurements import Measurements
 from eosin.paper.plan import Plan
 from eosin.paper.results import Results
-from eosin.records.differences import Difference, combine, compare_paired, compare_unpaired, wasserstein_distance
+from eosin.records.differences import (
+    Difference,
+    average_differences,
+    compare_paired,
+    compare_unpaired,
+    wasserstein_distance,
+)
 from eosin.records.record import Record
 from eosin.records.statistics import Ratio, compare
-from eosin.report.tables import Column, Table, Value
-from eosin.settings import build, check_known, lists_to_tuples, read_toml
+from eosin.report.tables import Column, Table
+from eosin.settings import build, check_known, read_toml
 
 CLAIMS = CONFIGS / "claims" / "paper.toml"
 TOKENIZATIONS = {"bpe": "BPE", "word": "words"}
@@ -94,11 +100,6 @@ class Judgement:
     """Our number with its interval."""
     paper: str = ""
 
-    @property
-    def summary(self) -> str | None:
-        """The verdict, and our number without its interval; None if nothing is measured."""
-        return f"{self.verdict}: {self.ours.partition(' (')[0]}" if self.ours else None
-
 
 def load_claims(tokenization: str) -> list[Claim]:
     """All claims, with {tokenization} replaced."""
@@ -106,7 +107,7 @@ def load_claims(tokenization: str) -> list[Claim]:
     claims = []
     for each in table["claims"]:
         cases = tuple(build(Case, case, "cases") for case in each["cases"])
-        claims.append(build(Claim, lists_to_tuples({**each, "cases": cases}), "claims"))
+        claims.append(build(Claim, {**each, "cases": cases}, "claims"))
     return claims
 
 
@@ -169,7 +170,7 @@ def decide_fall(claim: Claim, measured: Measurements) -> Decision:
     first, second = keep_common_seeds(find_records(claim, measured))
     if not first:
         return NOT_MEASURED
-    found = combine([compare_contexts(*pair) for pair in zip(first, second, strict=True)])
+    found = average_differences([compare_contexts(*pair) for pair in zip(first, second, strict=True)])
     before, after = (fmean(100 * get_counted_ratio(record).value for record in records) for records in (first, second))
     return decide_sign(found), f"{before:.2f} → {after:.2f} (down by {100 * found.low:.2f} to {100 * found.high:.2f})"
 
@@ -180,18 +181,20 @@ def decide_cost(claim: Claim, measured: Measurements) -> Decision:
     if not first:
         return NOT_MEASURED
     half = 2 * math.hypot(*(find_spread(case.model) for case in claim.cases)) if len(first) == 1 else 0.0
-    found = combine([Difference.around(math.log(one / other), half) for one, other in zip(first, second, strict=True)])
+    found = average_differences(
+        [Difference.around(math.log(one / other), half) for one, other in zip(first, second, strict=True)]
+    )
     factors = f"factor {math.exp(found.low):.3f} to {math.exp(found.high):.3f}"
     return decide_sign(found), f"{fmean(second):.1f} → {fmean(first):.1f} ({factors})"
 
 
 def decide_nearness(claim: Claim, measured: Measurements) -> Decision:
     """The lengths of the first case are nearer to the data's. A completion that did not end counts as L long."""
-    lengths, found = measured.count_data_lengths(claim.models), keep_common_seeds(find_records(claim, measured))
+    lengths, found = measured.find_data_lengths(claim.models), keep_common_seeds(find_records(claim, measured))
     if not lengths or not all(found):
         return NOT_MEASURED
     first, second = ([wasserstein_distance(count_lengths(record), lengths) for record in records] for records in found)
-    nearer = combine(
+    nearer = average_differences(
         [
             Difference.around(far - near, 1.96 * math.hypot(error, other_error))
             for (near, error), (far, other_error) in zip(first, second, strict=True)
@@ -210,7 +213,7 @@ def decide_likeness(claim: Claim, measured: Measurements) -> Decision:
     first, *others = (
         [get_counted_ratio(each) for each in records] for records in keep_common_seeds(find_records(claim, measured))
     )
-    found = [combine(list(map(compare_unpaired, first, other))) for other in others]
+    found = [average_differences(list(map(compare_unpaired, first, other))) for other in others]
     most = claim.within / 100
     verdict = Verdict.HOLDS if all(-most <= each.low and each.high <= most for each in found) else Verdict.UNDECIDED
     if any(each.low > most or each.high < -most for each in found):
@@ -267,7 +270,7 @@ def average_shares(records: Sequence[Record]) -> Difference:
     shares = [Difference(ratio.value, *ratio.interval()) for ratio in ratios]
     if not any(share.value for share in shares):
         return Difference(0.0, 0.0, max(share.high for share in shares))
-    combined = combine(shares)
+    combined = average_differences(shares)
     return Difference(combined.value, max(0.0, combined.low), min(1.0, combined.high))
 
 
@@ -370,14 +373,3 @@ def tabulate_claims(judged: Mapping[str, Sequence[Judgement]]) -> Table:
     headings = ("tokens", "the paper says", "in", "its number", "ours", "verdict")
     note = "r_L in percent, with 95% intervals. A claim holds if the interval is on its side of the bound."
     return Table(tuple(Column(heading, left=True) for heading in headings), rows, "Claims of the paper", note)
-
-
-def compare_results(judged: Mapping[str, Sequence[Judgement]]) -> Table:
-    """The verdicts of several folders of results side by side, under a title for each."""
-    by_name = {title: {each.claim.name: each for each in judgements} for title, judgements in judged.items()}
-    rows: list[tuple[Value, ...]] = []
-    for name in dict.fromkeys(name for judgements in by_name.values() for name in judgements):
-        cells = [judgements.get(name) for judgements in by_name.values()]
-        says = next(each.claim.says for each in cells if each)
-        rows.append((says, *(each.summary if each else None for each in cells)))
-    return Table(tuple(Column(heading, left=True) for heading in ("the paper says", *judged)), tuple(rows))

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 import eosin
 from eosin.auditing.audit import audit
+from eosin.bundled_runs import BUNDLED_RUNS
 from eosin.causes import Cause
 from eosin.contracts import LanguageModel, Traceable
 from eosin.data.corpus import Corpus
@@ -40,7 +41,7 @@ from eosin.paper.exhibits import find_model
 from eosin.paper.plan import AuditRun, Changes, MeasureBundled, Piece, Plan, PrepareCorpus, TraceExamples, TrainRun
 from eosin.paper.results import AnyEntry, Example, ExampleLoop, ExampleStep, Machine, Results, read_finished_records
 from eosin.records.record import Record, read_records
-from eosin.storage.files import BUNDLED_RUNS, hash_files, write_text
+from eosin.storage.files import hash_files, write_text
 from eosin.storage.json_lines import read_lines
 from eosin.storage.tensors import load_tensors
 from eosin.training.config import merge_settings, read_settings
@@ -163,7 +164,7 @@ def prepare_corpus(runner: Runner, piece: PrepareCorpus) -> EntryFields:
 
 def train_run(runner: Runner, piece: TrainRun) -> EntryFields | None:
     folder = runner.find_folder(piece.run)
-    if runner.as_is and not is_finished(folder):
+    if runner.as_is and not is_trained(folder):
         return None
     settings = load_settings(piece.model, piece.changes, piece.seed)
     result = train(
@@ -184,7 +185,7 @@ def train_run(runner: Runner, piece: TrainRun) -> EntryFields | None:
     }
 
 
-def is_finished(folder: Path) -> bool:
+def is_trained(folder: Path) -> bool:
     return (folder / RESUME).is_file() and "result" in load_tensors(folder / RESUME)[1]
 
 
@@ -320,12 +321,10 @@ def replay(model: LanguageModel, prefix: Tensor, completion: Completion, decoder
 
 def count_shown_steps(completion: Completion) -> int:
     """All steps of a completion that ends; of any other the first turns of its loop, or its first steps."""
+    if completion.cause.ends:
+        return len(completion.tokens)
     tail = tail_of(completion) or Tail(onset=1, period=0)
-    return (
-        len(completion.tokens)
-        if completion.cause.ends
-        else tail.onset - 1 + max(TRACED_STEPS, TRACED_TURNS * tail.period)
-    )
+    return tail.onset - 1 + max(TRACED_STEPS, TRACED_TURNS * tail.period)
 
 
 def build_example(

@@ -6,14 +6,14 @@ An exhibit names models of `configs/`, decoders and contexts. `tables.py` has a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from eosin.data.sources import CONTEXTS
 from eosin.errors import BadInput
-from eosin.settings import build, check_known, expand_sweep, lists_to_tuples, read_toml
+from eosin.settings import build, check_known, expand_sweep, read_toml
 
 CONFIGS = Path(str(files("eosin") / "configs"))
 EXHIBITS = CONFIGS / "exhibits"
@@ -37,7 +37,7 @@ class ExhibitModel:
     """Its name in `configs/`."""
     label: str
     """Its name in the exhibit."""
-    paper: dict[str, Any]
+    paper: dict[str, Any] = field(default_factory=dict)
     head: str = ""
     """Its output head in words, where the exhibit compares heads."""
     floor: float = 0.0
@@ -70,7 +70,7 @@ class Exhibit:
     """Its name, or the path of its file."""
     kind: str
     title: str
-    sweep: dict[str, list[Any]]
+    sweep: dict[str, list[Any]] = field(default_factory=dict)
     """Settings, as `section.key`, and the values to try for each."""
     note: str = ""
     """Text below the table."""
@@ -193,10 +193,9 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
     path = find_file(name, EXHIBITS, "an exhibit")
     table = fill_in(read_toml(path), tokenization)
     try:
-        table["models"] = tuple(
-            build(ExhibitModel, {"paper": {}, **each}, "models") for each in table.get("models", ())
-        )
-        table["pairs"] = tuple(build(Pair, each, "pairs") for each in table.get("pairs", ()))
-        return build(Exhibit, {"sweep": {}, **lists_to_tuples(table), "path": resolve_name(name)}, path.stem)
+        models = [build(ExhibitModel, each, "models") for each in table.get("models", ())]
+        pairs = [build(Pair, each, "pairs") for each in table.get("pairs", ())]
+        built = {"models": models, "pairs": pairs, "path": resolve_name(name)}
+        return build(Exhibit, {**table, **built}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

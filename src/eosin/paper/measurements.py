@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from eosin.paper.plan import Plan
-from eosin.paper.results import Results, RunEntry
+from eosin.paper.results import AuditEntry, CorpusEntry, Results, RunEntry
 from eosin.records.record import Record
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Everything is by initialisation, and of runs that have the settings of the plan, and so its text."""
+    """By initialisation. Only runs with the settings of the plan, and so with its text, are found."""
 
     plan: Plan
     results: Results
@@ -22,9 +22,8 @@ class Measurements:
         return self.find_finished(self.plan.list_runs(model))
 
     def find_finished(self, runs: Mapping[int, str]) -> dict[int, RunEntry]:
-        pieces = {seed: self.plan.run_pieces.get(run) for seed, run in runs.items()}
-        found = {seed: self.results.find(piece) for seed, piece in pieces.items() if piece}
-        return {seed: entry for seed, entry in found.items() if isinstance(entry, RunEntry)}
+        pieces = {seed: piece for seed, run in runs.items() if (piece := self.plan.run_pieces.get(run))}
+        return {seed: entry for seed, piece in pieces.items() if (entry := self.results.find(piece, RunEntry))}
 
     def find_records(self, model: str, decoder: str, contexts: str = "test", **how: Any) -> dict[int, Record]:
         """Finished records; `how` may have a floor or survival, as an audit."""
@@ -34,8 +33,8 @@ class Measurements:
         self, runs: Mapping[int, RunEntry], decoder: str, contexts: str = "test", **how: Any
     ) -> dict[int, Record]:
         audits = {seed: self.plan.plan_audit(entry.run, (), contexts, **how) for seed, entry in runs.items()}
-        found = {seed: self.results.find_records(audit).get(decoder) for seed, audit in audits.items()}
-        return {seed: record for seed, record in found.items() if record is not None}
+        by_decoder = {seed: self.results.find_records(audit) for seed, audit in audits.items()}
+        return {seed: records[decoder] for seed, records in by_decoder.items() if decoder in records}
 
     def find_perplexities(self, model: str, floor: float = 0.0) -> dict[int, float]:
         """Test perplexities. That of a model on a floor is measured by its audit."""
@@ -43,10 +42,10 @@ class Measurements:
         if not floor:
             return {seed: entry.perplexity.test for seed, entry in runs.items()}
         audits = {seed: self.plan.plan_audit(entry.run, floor=floor) for seed, entry in runs.items()}
-        found = {seed: self.results.find_floor_perplexity(audit) for seed, audit in audits.items()}
-        return {seed: perplexity for seed, perplexity in found.items() if perplexity is not None}
+        entries = {seed: self.results.find(audit, AuditEntry) for seed, audit in audits.items()}
+        return {seed: entry.perplexity.test for seed, entry in entries.items() if entry and entry.perplexity}
 
-    def count_data_lengths(self, models: Iterable[str]) -> dict[int, int]:
+    def find_data_lengths(self, models: Iterable[str]) -> dict[int, int]:
         """How many continuations of test have each length, in the first corpus of these models that is counted."""
-        entries = (self.results.find_corpus(self.plan.plan_corpus(model)) for model in models)
+        entries = (self.results.find(self.plan.plan_corpus(model), CorpusEntry) for model in models)
         return next((dict(entry.lengths.test) for entry in entries if entry), {})

@@ -16,11 +16,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from eosin.bundled_runs import BUNDLED_RUNS
 from eosin.data.sources import BUNDLED, open_source
 from eosin.paper.exhibits import Exhibit, ExhibitModel, Pair, find_model
 from eosin.paper.presets import Preset
 from eosin.settings import label_settings, list_changes, merge, parse_assignment, read_with_bases
-from eosin.storage.files import BUNDLED_RUNS, hash_files
+from eosin.storage.files import hash_files
 
 Changes = dict[str, dict[str, Any]]
 
@@ -220,7 +221,7 @@ class Plan:
             for exhibit in self.exhibits
             for model, combination in itertools.product(exhibit.trained_models, exhibit.combinations)
             if model not in self.preset.bundled
-            for seed in self._exhibit_seeds(exhibit, model)
+            for seed in self._list_exhibit_seeds(exhibit, model)
         )
 
     @cached_property
@@ -250,7 +251,7 @@ class Plan:
 
     def list_sweep_runs(self, exhibit: Exhibit, model: str, combination: dict[str, Any]) -> dict[int, str]:
         """The names of the runs of one combination of a sweep, by initialisation."""
-        seeds = self._exhibit_seeds(exhibit, model)
+        seeds = self._list_exhibit_seeds(exhibit, model)
         return {seed: self.plan_training(model, seed, combination).run for seed in seeds}
 
     def plan_audit(self, run: str, decoders: Sequence[str] = (), contexts: str = "test", **how: Any) -> AuditRun:
@@ -280,7 +281,7 @@ class Plan:
         special = [changes for pattern, changes in self.preset.matching.items() if fnmatch(model, pattern)]
         return merge(self.preset.changes, *special, *map(parse_assignment, self.assignments))
 
-    def _exhibit_seeds(self, exhibit: Exhibit, model: str) -> tuple[int, ...]:
+    def _list_exhibit_seeds(self, exhibit: Exhibit, model: str) -> tuple[int, ...]:
         """Examples are of the first initialisation, a sweep of the first few."""
         if exhibit.sweep:
             return self.list_seeds(model)[: exhibit.initialisations]

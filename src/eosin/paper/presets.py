@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eosin.paper.exhibits import CONFIGS, EXHIBITS, find_file, find_model, list_names, resolve_name
-from eosin.settings import build, check_known, lists_to_tuples, read_toml
-from eosin.storage.files import BUNDLED_RUNS
+from eosin.bundled_runs import BUNDLED_RUNS
+from eosin.paper.exhibits import CONFIGS, EXHIBITS, find_file, find_model, resolve_name
+from eosin.settings import build, check_known, read_toml
 
 PRESETS = CONFIGS / "presets"
 
@@ -21,13 +21,13 @@ class Preset:
     """Its name, or the path of its file."""
     about: str
     exhibits: tuple[str, ...]
-    changes: dict[str, dict[str, Any]]
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings that differ from those of the models."""
-    matching: dict[str, dict[str, dict[str, Any]]]
+    matching: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """More changes, for models whose names match a pattern such as "*-lstm-*"."""
-    initialisations_of: dict[str, int]
+    initialisations_of: dict[str, int] = field(default_factory=dict)
     """The number of initialisations of models whose names match a pattern; 0 leaves them out."""
-    bundled: dict[str, str]
+    bundled: dict[str, str] = field(default_factory=dict)
     """Models that come with the package instead of being trained, and the names of their runs."""
     initialisations: int = 1
     max_steps: int = 1500
@@ -35,7 +35,7 @@ class Preset:
     contexts: int = 0
     """How many of each kind; 0 is all."""
     caution: str = ""
-    """What a reader of the tables must know."""
+    """A warning that is printed with the tables."""
     tokenization: str = "bpe"
     """Replaces {tokenization} in exhibits."""
     must_hold: tuple[str, ...] = ()
@@ -61,9 +61,4 @@ class Preset:
 def load_preset(name: str) -> Preset:
     """A bundled preset by name, or one of your own by its path."""
     path = find_file(name, PRESETS, "a preset")
-    no_tables: dict[str, Any] = {name: {} for name in ("changes", "matching", "initialisations_of", "bundled")}
-    return build(Preset, {**no_tables, **lists_to_tuples(read_toml(path)), "path": resolve_name(name)}, path.stem)
-
-
-def list_presets() -> list[str]:
-    return list_names(PRESETS)
+    return build(Preset, {**read_toml(path), "path": resolve_name(name)}, path.stem)

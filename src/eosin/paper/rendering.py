@@ -68,7 +68,7 @@ class Reproduction:
     @property
     def digest(self) -> str:
         """A digest of everything that the page and the figures show."""
-        return self.results.hash(self.plan, version("eosin"))
+        return self.results.compute_digest(self.plan, version("eosin"))
 
     @property
     def figures(self) -> Path:

@@ -12,18 +12,17 @@ The folder is read without torch and holds all that the tables need. Runs and co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from eosin.causes import Cause
 from eosin.errors import BadInput
-from eosin.paper.plan import AuditRun, Piece, PrepareCorpus, TraceExamples
+from eosin.paper.plan import AuditRun, Piece, TraceExamples
 from eosin.records.reading import load_records
 from eosin.records.record import Record
 from eosin.storage.files import hash_files
@@ -131,6 +130,7 @@ class ExamplesEntry(Entry, frozen=True, kw_only=True, tag="examples"):
 
 
 AnyEntry = CorpusEntry | RunEntry | BundledEntry | AuditEntry | ExamplesEntry
+SomeEntry = TypeVar("SomeEntry", bound=Entry)
 
 
 class ExampleStep(Struct, frozen=True, array_like=True):
@@ -175,10 +175,17 @@ class Results:
             entry = parse_entry(line, number, path)
             self.entries[entry.name] = entry
 
-    def find(self, piece: Piece) -> AnyEntry | None:
+    def is_finished(self, piece: Piece) -> bool:
+        return self.find(piece, Entry) is not None
+
+    def find(self, piece: Piece, kind: type[SomeEntry]) -> SomeEntry | None:
         """The outcome of a piece; None if it is not finished or its files are incomplete."""
         found = self.entries.get(piece.name)
-        if found is None or found.key != piece.key or (isinstance(found, RunEntry) and not found.finished):
+        if (
+            not isinstance(found, kind)
+            or found.key != piece.key
+            or (isinstance(found, RunEntry) and not found.finished)
+        ):
             return None
         if isinstance(piece, AuditRun) and not set(piece.decoders) <= self.find_records(piece).keys():
             return None
@@ -187,24 +194,10 @@ class Results:
             return found if len(self.read_examples(piece)) == 2 * len(found.contexts) else None
         return found
 
-    def find_corpus(self, piece: PrepareCorpus) -> CorpusEntry | None:
-        found = self.find(piece)
-        return found if isinstance(found, CorpusEntry) else None
-
     def find_run(self, name: str) -> RunEntry | None:
         """The outcome of a finished run, trained or bundled."""
         found = self.entries.get(f"training {name}") or self.entries.get(f"bundled {name}")
         return found if isinstance(found, RunEntry) and found.finished else None
-
-    def find_floor_perplexity(self, audit: AuditRun) -> float | None:
-        """The test perplexity that the audit of a model on a floor has measured."""
-        found = self.entries.get(audit.name)
-        return found.perplexity.test if isinstance(found, AuditEntry) and found.perplexity else None
-
-    def find_example_contexts(self, piece: TraceExamples) -> list[int] | None:
-        """The contexts of examples; None if they are not traced yet."""
-        found = self.find(piece)
-        return found.contexts if isinstance(found, ExamplesEntry) else None
 
     def check(self, piece: Piece) -> None:
         """Raise BadInput if the folder has a run of this name with other settings."""
@@ -241,7 +234,7 @@ class Results:
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made again") from error
 
-    def hash(self, *more: object) -> str:
+    def compute_digest(self, *more: object) -> str:
         """A digest of all results, and of anything else that is given."""
         files = sorted(path for kind in ("records", "examples") for path in self.folder.glob(f"{kind}/**/*.jsonl"))
         content = json.dumps([msgspec.to_builtins(self.entries), hash_files(files), *map(str, more)], sort_keys=True)
@@ -277,8 +270,6 @@ def check_record(record: Record, audit: AuditRun, path: Path, settings: str | No
             )
 
 
-@contextmanager
-def lock_results(folder: Path) -> Iterator[None]:
+def lock_results(folder: Path) -> AbstractContextManager[None]:
     """Hold the folder for this process alone."""
-    with hold_lock(folder / LOCK, f"another process is at work in {folder}; wait for it, or name another (--out)"):
-        yield
+    return hold_lock(folder / LOCK, f"another process is at work in {folder}; wait for it, or name another (--out)")

@@ -20,13 +20,14 @@ from eosin.causes import Cause
 from eosin.paper.exhibits import Exhibit, ExhibitModel, PaperNumber, add_temperature
 from eosin.paper.measurements import Measurements
 from eosin.paper.plan import TraceExamples
-from eosin.paper.results import Example, RunEntry
+from eosin.paper.results import CorpusEntry, Example, ExamplesEntry, RunEntry
 from eosin.records.record import Record
-from eosin.records.statistics import LengthSummary, mean_and_deviation, summarize_lengths
+from eosin.records.statistics import LengthSummary, compute_mean_and_deviation, summarize_lengths
 from eosin.report.audits import QUANTILES, to_percent, to_percent_interval
 from eosin.report.tables import Column, Table, Value, format_count, format_one_decimal, format_two_decimals
 
 Row = tuple[Value, ...]
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class ExhibitData(Measurements):
         """The test perplexity of each initialisation."""
         return list(self.find_perplexities(member.model, member.floor).values())
 
+    @property
+    def data_lengths(self) -> dict[int, int]:
+        """How many continuations of test have each length."""
+        return self.find_data_lengths(member.model for member in self.exhibit.models)
+
     def find_sweep_runs(self, model: str, combination: dict[str, Any]) -> dict[int, RunEntry]:
         """The finished runs of one combination of settings."""
         return self.find_finished(self.plan.list_sweep_runs(self.exhibit, model, combination))
@@ -54,7 +60,7 @@ class ExhibitData(Measurements):
         """Runs without results, and models that the preset leaves out."""
         pieces = self.plan.select(self.exhibit).trainings
         left_out = (model for model in self.exhibit.trained_models if not self.plan.list_runs(model))
-        return [*(piece.run for piece in pieces if self.results.find(piece) is None), *left_out]
+        return [*(piece.run for piece in pieces if not self.results.is_finished(piece)), *left_out]
 
     def list_unfinished_audits(self) -> list[str]:
         audits = [audit for audit in self.plan.select(self.exhibit).audits if self.results.find_run(audit.run)]
@@ -109,9 +115,7 @@ STAR = f"* differs from the paper's {TOO_FAR}."
 NO_STAR = "The perplexity of a single initialisation has no spread, so it gets no star."
 
 
-def compare_with_paper(
-    values: Sequence[float], interval: tuple[float, float] | None, paper: PaperNumber | None
-) -> Value:
+def compare_with_paper(values: Sequence[float], paper: PaperNumber | None, interval: Interval | None = None) -> Value:
     """The mean, both ends of its spread, the number of initialisations, and whether it differs from the paper's.
 
     The interval is that of counts; all initialisations count on the same contexts. A number without a spread is not
@@ -119,7 +123,7 @@ def compare_with_paper(
     """
     if not values:
         return None
-    mean, deviation = mean_and_deviation(list(values))
+    mean, deviation = compute_mean_and_deviation(list(values))
     if interval is None and len(values) == 1:
         return mean, mean, mean, 1, None if paper else 0
     counted = interval or (mean, mean)
@@ -152,10 +156,6 @@ def make_paper_column(heading: str) -> Column:
     return Column(heading, str, (f"{heading}: mean", f"{heading}: deviation"))
 
 
-def make_text_column(heading: str) -> Column:
-    return Column(heading, left=True)
-
-
 def measure_ratio(records: Sequence[Record], paper: PaperNumber | None = None, limit: int | None = None) -> Value:
     """r_L in percent at the limit of the audit, or at another."""
     if not records:
@@ -164,7 +164,7 @@ def measure_ratio(records: Sequence[Record], paper: PaperNumber | None = None, l
     lows, highs = zip(*map(to_percent_interval, shares), strict=True)
     # as wide as the interval of one audit, however many there are: all count on the same contexts
     interval = fmean(lows), fmean(highs)
-    return compare_with_paper([to_percent(share) for share in shares], interval, paper)
+    return compare_with_paper([to_percent(share) for share in shares], paper, interval)
 
 
 def measure_proved(records: Sequence[Record]) -> float:
@@ -206,7 +206,7 @@ def measure_lengths(records: Sequence[Record]) -> tuple[Value, Value, Value]:
 
 
 def describe_lengths(data: ExhibitData) -> str:
-    found = summarize_lengths(data.count_data_lengths(member.model for member in data.exhibit.models))
+    found = summarize_lengths(data.data_lengths)
     of_data = f" The data's continuations: mean {found.mean:.1f}, median {found.quantiles[MEDIAN]}." if found else ""
     return LENGTH_NOTE + of_data
 
@@ -217,8 +217,8 @@ def describe_lengths(data: ExhibitData) -> str:
 def tabulate_ratios(data: ExhibitData) -> Table:
     """The ratio of each decoder with each model."""
     columns = (
-        make_text_column("model"),
-        make_text_column("decoder"),
+        Column("model", left=True),
+        Column("decoder", left=True),
         make_our_column("r_L (%)"),
         make_paper_column("paper"),
         Column("proved (%)", format_two_decimals),
@@ -237,8 +237,8 @@ def tabulate_heads(data: ExhibitData) -> Table:
     """Greedy ratio and perplexity of each output head."""
     decoder = data.exhibit.only_decoder
     columns = (
-        make_text_column("model"),
-        make_text_column("head"),
+        Column("model", left=True),
+        Column("head", left=True),
         make_our_column("r_L (%)"),
         make_paper_column("paper r_L (%)"),
         make_our_column("perplexity"),
@@ -249,25 +249,22 @@ def tabulate_heads(data: ExhibitData) -> Table:
     for member in data.exhibit.models:
         records = data.list_records(member, decoder)
         paper_ratio, paper_perplexity = member.find_paper_number("ratio"), member.find_paper_number("perplexity")
-        ratio, perplexity = (
-            measure_ratio(records, paper_ratio),
-            compare_with_paper(data.list_perplexities(member), None, paper_perplexity),
-        )
-        rows.append(
-            (member.label, member.head, ratio, paper_ratio, perplexity, paper_perplexity, *measure_lengths(records))
-        )
+        ratio = measure_ratio(records, paper_ratio)
+        perplexity = compare_with_paper(data.list_perplexities(member), paper_perplexity)
+        cells = ratio, paper_ratio, perplexity, paper_perplexity, *measure_lengths(records)
+        rows.append((member.label, member.head, *cells))
     notes = data.describe_limit(), describe_lengths(data), *[NO_STAR] * any(each.paper for each in data.exhibit.models)
     return data.build_comparison(columns, rows, *notes)
 
 
 def tabulate_perplexities(data: ExhibitData) -> Table:
     columns = (
-        make_text_column("model"),
-        make_text_column("split"),
+        Column("model", left=True),
+        Column("split", left=True),
         make_our_column("perplexity"),
         make_paper_column("paper"),
         Column("best epoch", format_count),
-        make_text_column("precision"),
+        Column("precision", left=True),
         Column("minutes", format_count),
     )
     rows: list[Row] = []
@@ -276,7 +273,7 @@ def tabulate_perplexities(data: ExhibitData) -> Table:
         for split in ("train", "test"):
             paper = member.find_paper_number(split)
             found = [entry.perplexity.test if split == "test" else entry.perplexity.train for entry in entries]
-            measured = compare_with_paper([value for value in found if value is not None], None, paper)
+            measured = compare_with_paper([value for value in found if value is not None], paper)
             rows.append((member.label, split, measured, paper, *summarize_training(entries)))
     return data.build_table(columns, rows, STAR, NO_STAR)
 
@@ -294,10 +291,10 @@ STATISTICS = {"train": "train", "valid": "valid", "test": "test", "vocabulary": 
 
 
 def tabulate_statistics(data: ExhibitData) -> Table:
-    columns = (make_text_column("type"), *(Column(heading, format_statistic) for heading in STATISTICS.values()))
+    columns = (Column("type", left=True), *(Column(heading, format_statistic) for heading in STATISTICS.values()))
     rows: list[Row] = []
     for member in data.exhibit.models:
-        if entry := data.results.find_corpus(data.plan.plan_corpus(member.model)):
+        if entry := data.results.find(data.plan.plan_corpus(member.model), CorpusEntry):
             counted = asdict(entry.statistics)
             rows.append((member.label, *map(counted.get, STATISTICS)))
             rows.append((f"{member.label}, the paper's", *map(member.paper.get, STATISTICS)))
@@ -312,12 +309,12 @@ def tabulate_sweep(data: ExhibitData) -> Table:
     """Validation perplexity of each combination; the best of each model, and the paper's choice."""
     exhibit = data.exhibit
     columns = (
-        make_text_column("model"),
+        Column("model", left=True),
         *(Column(name.split(".")[1], format_setting) for name in exhibit.sweep),
         make_our_column("valid perplexity"),
         *(make_our_column(f"{decoder} r_L (%)") for decoder in exhibit.decoders),
         Column("best epoch", format_count),
-        make_text_column("chosen by"),
+        Column("chosen by", left=True),
     )
     rows: list[Row] = []
     for member in exhibit.models:
@@ -327,7 +324,7 @@ def tabulate_sweep(data: ExhibitData) -> Table:
         for (combination, runs), valid in zip(tried, perplexities, strict=True):
             ratios = [measure_ratio(list(data.find_run_records(runs, each).values())) for each in exhibit.decoders]
             chosen = ["us"] * (bool(valid) and fmean(valid) == best) + ["the paper"] * (combination == member.paper)
-            measured = compare_with_paper(valid, None, None), *ratios, summarize_training(list(runs.values()))[0]
+            measured = compare_with_paper(valid, None), *ratios, summarize_training(list(runs.values()))[0]
             rows.append((member.label, *combination.values(), *measured, ", ".join(chosen)))
     return data.build_table(columns, rows, *[data.describe_limit()] * bool(exhibit.decoders))
 
@@ -343,7 +340,7 @@ def format_setting(value: object) -> str:
 def tabulate_lengths(data: ExhibitData) -> Table:
     """Quantiles of the lengths of completions that ended, and of the data."""
     columns = (
-        make_text_column("lengths of"),
+        Column("lengths of", left=True),
         Column("r_L (%)", format_two_decimals),
         Column("mean", format_one_decimal),
         *(Column(name, format_count) for name in QUANTILES),
@@ -362,10 +359,7 @@ def list_length_quantiles(found: LengthSummary | None) -> Row:
 
 def list_length_counts(data: ExhibitData) -> list[tuple[str, float, dict[int, int]]]:
     """The label, the share that did not end in percent, and how many ended at each length; the data first."""
-    lengths, decoder = (
-        data.count_data_lengths(member.model for member in data.exhibit.models),
-        data.exhibit.only_decoder,
-    )
+    lengths, decoder = data.data_lengths, data.exhibit.only_decoder
     found = [(member.label, data.list_records(member, decoder)) for member in data.exhibit.models]
     rows = [(label, to_percent(each[0].ratio), dict(each[0].counts.ended)) for label, each in found if each]
     return [("the data", 0.0, lengths), *rows] if lengths else rows
@@ -373,7 +367,7 @@ def list_length_counts(data: ExhibitData) -> list[tuple[str, float, dict[int, in
 
 def tabulate_contexts(data: ExhibitData) -> Table:
     exhibit = data.exhibit
-    columns = [make_text_column("decoder"), make_text_column("contexts")]
+    columns = [Column("decoder", left=True), Column("contexts", left=True)]
     columns += [make_our_column(f"{member.label} r_L (%)") for member in exhibit.models]
     rows = [
         (decoder, contexts, *(measure_ratio(data.list_records(member, decoder, contexts)) for member in exhibit.models))
@@ -386,7 +380,7 @@ def tabulate_by_decoder(
     data: ExhibitData, columns: Sequence[str], measure: Callable[[ExhibitModel, str], Sequence[Value]], *notes: str
 ) -> Table:
     """A row for each model and decoder, with several numbers of ours."""
-    headings = make_text_column("model"), make_text_column("decoder"), *map(make_our_column, columns)
+    headings = Column("model", left=True), Column("decoder", left=True), *map(make_our_column, columns)
     pairs = itertools.product(data.exhibit.models, data.exhibit.decoders)
     return data.build_table(headings, [(member.label, each, *measure(member, each)) for member, each in pairs], *notes)
 
@@ -424,7 +418,8 @@ MOST_TOKENS = 40
 
 
 def tabulate_continuations(data: ExhibitData) -> Table:
-    columns = (Column("context", format_count), *map(make_text_column, ("prefix", "model", "decoder", "completion")))
+    texts = (Column(name, left=True) for name in ("prefix", "model", "decoder", "completion"))
+    columns = Column("context", format_count), *texts
     pieces = [data.plan.plan_examples(pair, data.exhibit.shown) for pair in data.exhibit.pairs]
     rows: list[Row] = []
     for piece in pieces:
@@ -437,10 +432,10 @@ def tabulate_continuations(data: ExhibitData) -> Table:
 def describe_missing_examples(data: ExhibitData, pieces: Sequence[TraceExamples]) -> Iterator[str]:
     """Why a pair has no rows, if its runs are there."""
     for piece in pieces:
-        contexts = data.results.find_example_contexts(piece)
-        if contexts == []:
+        entry = data.results.find(piece, ExamplesEntry)
+        if entry and not entry.contexts:
             yield f"{piece.run}, {piece.decoder}: ended on every context."
-        elif contexts is None and all(map(data.results.find_run, piece.needed_runs)):
+        elif not entry and all(map(data.results.find_run, piece.needed_runs)):
             yield f"Not finished: {piece.name}."
 
 

@@ -35,7 +35,7 @@ class Difference:
         return (self.high - self.low) / 2
 
 
-def combine(differences: Sequence[Difference]) -> Difference:
+def average_differences(differences: Sequence[Difference]) -> Difference:
     """The mean over initialisations.
 
     The interval is Student's t over initialisations. All of them saw the same contexts, so it is never narrower than

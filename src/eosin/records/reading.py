@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +15,11 @@ PATTERNS = ("*.jsonl", "audits/*.jsonl", "*/audits/*.jsonl", "*/*.jsonl", "recor
 """Where records are: in a folder of records, a run directory, a folder of runs, the results of a reproduction, and
 their records.
 """
+
+
+def choose_audit_folder(name: str) -> Path:
+    """The folder for the records of a model without a run directory: a bundled run, or a model of Hugging Face."""
+    return Path("audits") / (re.sub(r"[^\w.+-]+", "-", name.removeprefix("hf:")).strip("-.") or "model")
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ def load_records(places: Sequence[str | Path]) -> list[FiledRecord]:
     for path, record in _read_places(places):
         question, signature = record.question, record.signature
         known = shards.setdefault((question, signature.shard), record)
-        if _determined_counts(known.counts) != _determined_counts(record.counts):
+        if _select_determined_counts(known.counts) != _select_determined_counts(record.counts):
             raise BadInput(
                 f"{path} disagrees with another file on contexts {signature.shard} by {signature.decoder}, though "
                 "both have the same signature; leave one of them out"
@@ -43,11 +49,11 @@ def load_records(places: Sequence[str | Path]) -> list[FiledRecord]:
     return found
 
 
-def _determined_counts(counts: Counts) -> tuple[object, ...]:
+def _select_determined_counts(counts: Counts) -> tuple[object, ...]:
     """The counts that the signature determines. Where a loop is proved depends on which row of a batch found it."""
     onsets = {tokens: loop.onset for tokens, loop in counts.loops.items()}
-    told = (counts.contexts, counts.ended, counts.ngrams, counts.repeated, counts.hashes)
-    return *told, counts.unended, counts.weights, onsets
+    added_up = counts.contexts, counts.ended, counts.ngrams, counts.repeated, counts.hashes, counts.weights
+    return *added_up, counts.unended, onsets
 
 
 def _check_overlap(filed: FiledRecord) -> None:

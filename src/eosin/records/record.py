@@ -29,9 +29,11 @@ Positive = Annotated[int, Meta(ge=1, le=2**62)]
 Pairs = list[tuple[Natural, Natural]]
 """JSON has no numbers as keys, so a table of numbers is a list of pairs."""
 Loops = dict[tuple[int, ...], "LoopCount"]
+Weights = dict[int, tuple[float, float]]
+"""Sums of the survival estimator's weights, and of their squares, after some steps."""
 
 
-class UnendedBits(Struct, frozen=True):
+class Unended(Struct, frozen=True):
     """Which contexts of a range did not end: a bit for each, compressed, in base64."""
 
     start: Natural
@@ -42,7 +44,7 @@ class UnendedBits(Struct, frozen=True):
         self.unpack()
 
     @classmethod
-    def pack(cls, start: int, unended: Sequence[bool]) -> UnendedBits:
+    def pack(cls, start: int, unended: Sequence[bool]) -> Unended:
         number = int("".join("01"[bit] for bit in reversed(unended)) or "0", 2)
         bits = zlib.compress(number.to_bytes((len(unended) + 7) // 8, "little"), 9)
         return cls(start, len(unended), base64.b64encode(bits).decode())
@@ -96,8 +98,8 @@ class LoopCount(Struct, frozen=True):
     text: str = ""
     """The tokens as text, if a tokenizer was known."""
     drift: tuple[Natural, Natural, Natural, float] | None = None
-    """Measured on one context without a proof: the context, how many numbers of its state change with every turn, which
-    of them changes most, and by how much."""
+    """Measured on one context without a proof: the context, how many numbers of its state change with every turn, the
+    number that changes most, and by how much."""
 
     def __post_init__(self) -> None:
         if self.onset.count < 1:
@@ -123,17 +125,6 @@ class LoopCount(Struct, frozen=True):
         return msgspec.to_builtins(self, order="sorted")
 
 
-class Weights(Struct, frozen=True):
-    """Sums of the survival estimator's weights, and of their squares, after some steps."""
-
-    sums: dict[int, tuple[float, float]] = {}
-
-    def __add__(self, other: Weights) -> Weights:
-        steps = self.sums.keys() | other.sums.keys()
-        pairs = {step: (self.sums.get(step, (0.0, 0.0)), other.sums.get(step, (0.0, 0.0))) for step in sorted(steps)}
-        return Weights({step: (a[0] + b[0], a[1] + b[1]) for step, (a, b) in pairs.items()})
-
-
 class Counts(Struct, frozen=True):
     """What was counted over some contexts. All of it adds up."""
 
@@ -151,8 +142,8 @@ class Counts(Struct, frozen=True):
     """How many of them had occurred before in the same completion."""
     hashes: tuple[int, ...] = ()
     """The smallest hashes of the completions; they tell how many are distinct."""
-    outcomes: tuple[UnendedBits, ...] = ()
-    weights: Weights = Weights()
+    outcomes: tuple[Unended, ...] = ()
+    weights: Weights = {}
     """Where survival was estimated instead of counted."""
     cut: int | None = 0
     """How many ended in the middle of a loop: eos came after a tail that repeats. None if unknown (version 0.1)."""
@@ -168,25 +159,25 @@ class Counts(Struct, frozen=True):
             repeated=self.repeated + other.repeated,
             hashes=tuple(sorted({*self.hashes, *other.hashes})[:SMALLEST_HASHES]),
             outcomes=tuple(sorted(self.outcomes + other.outcomes, key=lambda part: part.start)),
-            weights=self.weights + other.weights,
+            weights=add_weights(self.weights, other.weights),
             cut=None if self.cut is None or other.cut is None else self.cut + other.cut,
         )
 
     def ratio(self, limit: int) -> Ratio | Estimate:
         """r_L: the share of contexts with no eos among the first L tokens, counted or estimated."""
-        if not self.weights.sums:
+        if not self.weights:
             return Ratio(count_survivors(self.ended, self.contexts, limit), self.contexts)
-        if limit not in self.weights.sums:
-            raise BadInput(f"survival was estimated after steps {', '.join(map(str, self.weights.sums))}, not {limit}")
-        return Estimate(*self.weights.sums[limit], self.contexts)
+        if limit not in self.weights:
+            raise BadInput(f"survival was estimated after steps {', '.join(map(str, self.weights))}, not {limit}")
+        return Estimate(*self.weights[limit], self.contexts)
 
     def has_ratio_at(self, limit: int) -> bool:
-        return not self.weights.sums or limit in self.weights.sums
+        return not self.weights or limit in self.weights
 
     @property
     def steps(self) -> Iterable[int]:
         """The steps at which the ratio changes, or at which it was estimated."""
-        return self.weights.sums or self.ended
+        return self.weights or self.ended
 
     @property
     def lengths(self) -> LengthSummary | None:
@@ -213,7 +204,7 @@ class Counts(Struct, frozen=True):
         table = {
             **structs.asdict(self),
             **{name: sorted(getattr(self, name).items()) for name in ("ended", "loops", "ngrams", "repeated")},
-            "weights": [(step, *sums) for step, sums in sorted(self.weights.sums.items())],
+            "weights": [(step, *sums) for step, sums in sorted(self.weights.items())],
         }
         return msgspec.to_builtins(table, order="sorted")
 
@@ -229,7 +220,7 @@ class CountsOnDisk(Struct, frozen=True):
     ngrams: Pairs
     repeated: Pairs
     hashes: tuple[Annotated[int, Meta(ge=0)], ...]
-    outcomes: tuple[UnendedBits, ...]
+    outcomes: tuple[Unended, ...]
     weights: list[tuple[Natural, float, float]]
     cut: Natural | None = None
 
@@ -240,13 +231,19 @@ class CountsOnDisk(Struct, frozen=True):
             **structs.asdict(self),
             **{name: Counter(dict(getattr(self, name))) for name in ("ended", "causes", "ngrams", "repeated")},
             "loops": dict(self.loops),
-            "weights": Weights({step: (total, squares) for step, total, squares in self.weights}),
+            "weights": {step: (total, squares) for step, total, squares in self.weights},
         }
         return Counts(**table)
 
 
 def add_loops(loops: Loops, more: Loops) -> Loops:
     return loops | {tokens: loops[tokens] + loop if tokens in loops else loop for tokens, loop in more.items()}
+
+
+def add_weights(sums: Weights, more: Weights) -> Weights:
+    zero = (0.0, 0.0)
+    pairs = {step: (sums.get(step, zero), more.get(step, zero)) for step in sorted(sums.keys() | more.keys())}
+    return {step: (a[0] + b[0], a[1] + b[1]) for step, (a, b) in pairs.items()}
 
 
 class Record(Struct, frozen=True):

@@ -118,7 +118,7 @@ def summarize_lengths(ended: Mapping[int, int]) -> LengthSummary | None:
     return LengthSummary(mean, math.sqrt(square / n), quantiles)
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+def compute_mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Over initialisations, as the paper prints them; the deviation of a single one is NaN."""
     return fmean(values), stdev(values) if len(values) > 1 else math.nan
 

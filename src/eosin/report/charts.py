@@ -107,7 +107,7 @@ def trace_survival(record: Record, dash: str = "solid") -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
-        "line": {"shape": "linear" if counts.weights.sums or len(some) < len(changes) else "hv", "dash": dash},
+        "line": {"shape": "linear" if counts.weights or len(some) < len(changes) else "hv", "dash": dash},
         "name": escape_html(record.signature.decoder),
         "x": known,
         "y": [to_percent(counts.ratio(step)) or None for step in known],

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from eosin.records.record import Record
 from eosin.records.signature import Signature
-from eosin.records.statistics import mean_and_deviation
+from eosin.records.statistics import compute_mean_and_deviation
 from eosin.report.audits import to_percent
 from eosin.report.facts import find_differing_facts, list_facts, make_title
 from eosin.report.tables import Column, Table, Value
@@ -99,7 +99,7 @@ def _summarize(ratios: Mapping[str | None, float] | None) -> Value:
     """Mean, deviation and number; a single initialisation has no deviation."""
     if not ratios:
         return None
-    mean, deviation = mean_and_deviation(list(ratios.values()))
+    mean, deviation = compute_mean_and_deviation(list(ratios.values()))
     return mean, deviation if len(ratios) > 1 else None, len(ratios)
 
 

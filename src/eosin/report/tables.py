@@ -67,12 +67,12 @@ class Table:
     def flat_rows(self) -> list[list[str | int | float | None]]:
         """Row by row the values themselves, one for each of the flat headings."""
         return [
-            [part for column, value in zip(self.columns, row, strict=True) for part in _flat(column, value)]
+            [part for column, value in zip(self.columns, row, strict=True) for part in _flatten(column, value)]
             for row in self.rows
         ]
 
 
-def _flat(column: Column, value: Value) -> Sequence[str | int | float | None]:
+def _flatten(column: Column, value: Value) -> Sequence[str | int | float | None]:
     if value is None:
         return [None] * (len(column.parts) or 1)
     if isinstance(value, tuple):

@@ -6,18 +6,12 @@ import contextlib
 import hashlib
 import itertools
 import os
-import re
 import shutil
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 from eosin.errors import BadInput
 
-BUNDLED_RUNS = Path(str(resources.files("eosin") / "bundled" / "runs"))
-"""Trained models that come with the package."""
-TWINS = {"demo": ("demo", "demo-st"), "demo-lstm": ("demo-lstm", "demo-lstm-st")}
-"""Bundled runs that are audited together."""
 PARTIAL = ".partial"
 """Suffix of a file while it is written. A kill can leave such a file behind."""
 
@@ -51,11 +45,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 def resolve_path(path: Path) -> Path:
     """Follow links; unlike `Path.resolve`, a circle of links is no error."""
     return Path(os.path.realpath(path))
-
-
-def audit_folder(name: str) -> Path:
-    """Where records of a model go that has no run directory to put them in: a bundled run, or one of Hugging Face."""
-    return Path("audits") / (re.sub(r"[^\w.+-]+", "-", name.removeprefix("hf:")).strip("-.") or "model")
 
 
 def _flush(path: Path) -> None:

@@ -12,7 +12,7 @@ from eosin.errors import BadInput
 
 Parsed = TypeVar("Parsed")
 MALFORMED = (ValueError, KeyError, TypeError, ArithmeticError, RecursionError, zlib.error)
-"""What reading a table raises that has not the form it should have."""
+"""What parsing raises if a line has another form than it should have."""
 
 
 def read_lines(path: Path, content: str) -> Iterator[str]:

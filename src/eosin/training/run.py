@@ -21,6 +21,7 @@ import tomli_w
 import torch
 from torch import Tensor
 
+from eosin.bundled_runs import BUNDLED_RUNS
 from eosin.contracts import LanguageModel
 from eosin.data.corpus import Corpus, Recipe, load_corpus
 from eosin.data.prompts import Prompts
@@ -28,7 +29,7 @@ from eosin.data.tokenizer import TOKENIZER, Tokenizer
 from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.settings import Table, get_section, read_toml
-from eosin.storage.files import BUNDLED_RUNS, PARTIAL, write_text
+from eosin.storage.files import PARTIAL, write_text
 from eosin.storage.locks import hold_lock
 from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.log import LOG
