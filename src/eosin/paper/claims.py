@@ -115,16 +115,11 @@ def load_claims(tokenization: str) -> list[Claim]:
 
 
 def judge(claim: Claim, measured: Measurements) -> Judgement:
-    found = find_records(claim, measured)
+    found = [measured.find_records(case.model, case.decoder, case.contexts) for case in claim.cases]
     check_same_contexts(claim, [record for records in found for record in records.values()])
     rule = RULES[claim.rule]
-    verdict, ours = rule.decide(claim, measured)
+    verdict, ours = rule.decide(claim, found, measured)
     return Judgement(claim, verdict, ours, claim.paper or join_numbers(rule.quote(claim.cases)))
-
-
-def find_records(claim: Claim, measured: Measurements) -> list[dict[int, Record]]:
-    """The records of each case, by initialisation."""
-    return [measured.find_records(case.model, case.decoder, case.contexts) for case in claim.cases]
 
 
 Measured = TypeVar("Measured")
@@ -139,24 +134,24 @@ def keep_common_seeds(found: Sequence[Mapping[int, Measured]]) -> list[list[Meas
 # rules: the verdict, and our number in words
 
 
+Found = Sequence[Mapping[int, Record]]
+"""The records of each case, by initialisation."""
 Decision = tuple[Verdict, str]
 NOT_MEASURED: Decision = (Verdict.NOT_MEASURED, "")
 
 
-def decide_end(claim: Claim, measured: Measurements) -> Decision:
+def decide_end(claim: Claim, found: Found, measured: Measurements) -> Decision:
     """With each decoder at most a small share of the contexts exceeds L."""
-    shares = find_shares(claim, measured)
+    shares = average_cases(found)
     if not shares:
         return NOT_MEASURED
     worst = max(shares, key=lambda share: share.value)
-    most = claim.at_most / 100
-    verdict = Verdict.HOLDS if all(share.high <= most for share in shares) else Verdict.UNDECIDED
-    return Verdict.DOES_NOT if any(share.low > most for share in shares) else verdict, format_share(worst)
+    return decide_within(shares, 0.0, claim.at_most / 100), format_share(worst)
 
 
-def decide_failure(claim: Claim, measured: Measurements) -> Decision:
+def decide_failure(claim: Claim, found: Found, measured: Measurements) -> Decision:
     """Some decoding exceeds L. This is refuted if none did and the paper's ratio is outside our interval."""
-    shares, paper = find_shares(claim, measured), quote_ratios(claim.cases)[0]
+    shares, paper = average_cases(found), quote_ratios(claim.cases)[0]
     if not shares:
         return NOT_MEASURED
     if shares[0].value > 0:
@@ -165,35 +160,34 @@ def decide_failure(claim: Claim, measured: Measurements) -> Decision:
     return Verdict.DOES_NOT if is_excluded else Verdict.UNDECIDED, format_share(shares[0])
 
 
-def decide_fall(claim: Claim, measured: Measurements) -> Decision:
+def decide_fall(claim: Claim, found: Found, measured: Measurements) -> Decision:
     """The second case exceeds L on fewer contexts. They are compared context by context."""
-    first, second = keep_common_seeds(find_records(claim, measured))
+    first, second = keep_common_seeds(found)
     if not first:
         return NOT_MEASURED
-    found = average_differences([compare_contexts(*pair) for pair in zip(first, second, strict=True)])
+    fall = average_differences([compare_contexts(*pair) for pair in zip(first, second, strict=True)])
     before, after = (fmean(100 * get_counted_ratio(record).value for record in records) for records in (first, second))
-    return decide_sign(found), f"{before:.2f} → {after:.2f} (down by {100 * found.low:.2f} to {100 * found.high:.2f})"
+    return decide_sign(fall), f"{before:.2f} → {after:.2f} (down by {100 * fall.low:.2f} to {100 * fall.high:.2f})"
 
 
-def decide_cost(claim: Claim, measured: Measurements) -> Decision:
+def decide_cost(claim: Claim, found: Found, measured: Measurements) -> Decision:
     """The test perplexity is higher in the first case. A single initialisation takes the spread of the paper's."""
     first, second = keep_common_seeds([measured.find_perplexities(case.model) for case in claim.cases])
     if not first:
         return NOT_MEASURED
     half = 2 * math.hypot(*(find_spread(case.model) for case in claim.cases)) if len(first) == 1 else 0.0
-    found = average_differences(
-        [Difference.around(math.log(one / other), half) for one, other in zip(first, second, strict=True)]
-    )
-    factors = f"factor {math.exp(found.low):.3f} to {math.exp(found.high):.3f}"
-    return decide_sign(found), f"{fmean(second):.1f} → {fmean(first):.1f} ({factors})"
+    logs = [math.log(one / other) for one, other in zip(first, second, strict=True)]
+    cost = average_differences([Difference.around(log, half) for log in logs])
+    factors = f"factor {math.exp(cost.low):.3f} to {math.exp(cost.high):.3f}"
+    return decide_sign(cost), f"{fmean(second):.1f} → {fmean(first):.1f} ({factors})"
 
 
-def decide_nearness(claim: Claim, measured: Measurements) -> Decision:
+def decide_nearness(claim: Claim, found: Found, measured: Measurements) -> Decision:
     """The lengths of the first case are nearer to the data's. A completion that did not end counts as L long."""
-    lengths, found = measured.find_data_lengths(claim.models), keep_common_seeds(find_records(claim, measured))
-    if not lengths or not all(found):
+    lengths, common = measured.find_data_lengths(claim.models), keep_common_seeds(found)
+    if not lengths or not all(common):
         return NOT_MEASURED
-    first, second = ([wasserstein_distance(count_lengths(record), lengths) for record in records] for records in found)
+    first, second = ([wasserstein_distance(count_lengths(record), lengths) for record in records] for records in common)
     nearer = average_differences(
         [
             Difference.around(far - near, 1.96 * math.hypot(error, other_error))
@@ -205,21 +199,16 @@ def decide_nearness(claim: Claim, measured: Measurements) -> Decision:
     return decide_sign(nearer), ours
 
 
-def decide_likeness(claim: Claim, measured: Measurements) -> Decision:
+def decide_likeness(claim: Claim, found: Found, measured: Measurements) -> Decision:
     """All ratios are within a few percentage points of the first."""
-    shares = find_shares(claim, measured)
+    shares = average_cases(found)
     if not shares:
         return NOT_MEASURED
-    first, *others = (
-        [get_counted_ratio(each) for each in records] for records in keep_common_seeds(find_records(claim, measured))
-    )
-    found = [average_differences(list(map(compare_unpaired, first, other))) for other in others]
-    most = claim.within / 100
-    verdict = Verdict.HOLDS if all(-most <= each.low and each.high <= most for each in found) else Verdict.UNDECIDED
-    if any(each.low > most or each.high < -most for each in found):
-        verdict = Verdict.DOES_NOT
-    low, high = min(each.low for each in found), max(each.high for each in found)
+    first, *others = ([get_counted_ratio(each) for each in records] for records in keep_common_seeds(found))
+    apart = [average_differences(list(map(compare_unpaired, first, other))) for other in others]
+    low, high = min(each.low for each in apart), max(each.high for each in apart)
     listed = ", ".join(f"{100 * share.value:.1f}" for share in shares)
+    verdict = decide_within(apart, -claim.within / 100, claim.within / 100)
     return verdict, f"{listed} (apart by {100 * low:.1f} to {100 * high:.1f})"
 
 
@@ -231,7 +220,7 @@ def quote_ratios(cases: Sequence[Case]) -> list[PaperNumber | None]:
 class Rule:
     """How measurements decide a claim."""
 
-    decide: Callable[[Claim, Measurements], Decision]
+    decide: Callable[[Claim, Found, Measurements], Decision]
     least_cases: int = 1
     quote: Callable[[Sequence[Case]], list[PaperNumber | None]] = quote_ratios
     """The paper's numbers of the cases."""
@@ -258,9 +247,8 @@ def get_counted_ratio(record: Record) -> Ratio:
     return found
 
 
-def find_shares(claim: Claim, measured: Measurements) -> list[Difference]:
+def average_cases(found: Found) -> list[Difference]:
     """The mean r_L of each case; empty unless all cases have records of the same initialisations."""
-    found = find_records(claim, measured)
     return [average_shares(list(records.values())) for records in found] if all(keep_common_seeds(found)) else []
 
 
@@ -279,6 +267,14 @@ def compare_contexts(first: Record, second: Record) -> Difference:
     one, other = first.counts.unended, second.counts.unended
     both = sorted(one.keys() & other.keys())
     return compare_paired(compare([one[context] for context in both], [other[context] for context in both]))
+
+
+def decide_within(found: Sequence[Difference], least: float, most: float) -> Verdict:
+    """Whether all intervals lie between two bounds; refuted if one of them lies outside."""
+    if any(each.low > most or each.high < least for each in found):
+        return Verdict.DOES_NOT
+    is_inside = all(least <= each.low and each.high <= most for each in found)
+    return Verdict.HOLDS if is_inside else Verdict.UNDECIDED
 
 
 def decide_sign(found: Difference) -> Verdict:

@@ -49,9 +49,12 @@ class Preset:
             check_known(run, [path.name for path in BUNDLED_RUNS.iterdir()], "a run that comes with the package")
         if not self.exhibits or not self.about:
             raise ValueError("a preset names exhibits, and says what it is about")
-        counts = (self.initialisations, *(1 + count for count in self.initialisations_of.values()))
-        if not all(1 <= count <= 1000 for count in counts) or not 1 <= self.max_steps <= 2**31 or self.contexts < 0:
-            raise ValueError("initialisations are 1 to 1000, max_steps 1 to 2^31, contexts at least 0")
+        if not 1 <= self.initialisations <= 1000:
+            raise ValueError(f"initialisations must be 1 to 1000, got {self.initialisations}")
+        if not all(0 <= count <= 1000 for count in self.initialisations_of.values()):
+            raise ValueError(f"initialisations_of must be 0 to 1000 for each pattern, got {self.initialisations_of}")
+        if not 1 <= self.max_steps <= 2**31 or self.contexts < 0:
+            raise ValueError(f"max_steps are 1 to 2^31, contexts at least 0, got {self.max_steps} and {self.contexts}")
 
     @property
     def name(self) -> str:
