@@ -16,8 +16,7 @@ from eosin.events import Event, Watch, ignore
 from eosin.outcome import Completion, Proof
 from eosin.records.record import Record, read_records
 from eosin.records.signature import ALL
-from eosin.storage.files import write_text
-from eosin.storage.json_lines import read_lines
+from eosin.storage.json_lines import read_lines, write_lines
 
 
 def completion_to_table(completion: Completion, decoder: Decoder, tokenizer: Any) -> dict[str, Any]:
@@ -65,8 +64,7 @@ def write_completions(path: Path | None, records: Path | None, tokenizer: Any) -
         if event.kind != "completion":
             return
         if file is None:  # not before the first completion: until then another audit may be writing
-            kept = read_completions(path, list_counted(records))
-            write_text(path, "".join(line + "\n" for line in kept))
+            write_lines(path, read_completions(path, list_counted(records)))
             file = path.open("a", encoding="utf-8", buffering=1)  # a line is there before its shard is recorded
         file.write(json.dumps(completion_to_table(**event.facts, tokenizer=tokenizer), ensure_ascii=False) + "\n")
 

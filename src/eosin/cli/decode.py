@@ -30,7 +30,7 @@ from eosin.decoding.job import Job
 from eosin.decoding.loops import extend, tail_of
 from eosin.errors import BadInput
 from eosin.outcome import Completion
-from eosin.storage.files import write_text
+from eosin.storage.json_lines import write_lines
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. For a run, a prompt
 becomes a context like those of the corpus: <bos> and its last k tokens. A loop is shown once, in brackets. Decoding
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
     if options.count is not None and (options.prompt is not None or options.context is not None):
         raise BadInput("--count is for contexts of the corpus and for --prompts; leave it out")
     if options.json or options.out is not None:
-        write_lines(decode_model(options.model, options), options)
+        write_json(decode_model(options.model, options), options)
         return
     names = TWINS.get(options.model, (options.model,))
     for name in names:
@@ -110,11 +110,11 @@ def decode_model(name: str, options: argparse.Namespace) -> Decoding:
     )
 
 
-def write_lines(decoding: Decoding, options: argparse.Namespace) -> None:
+def write_json(decoding: Decoding, options: argparse.Namespace) -> None:
     """For machines: a JSON line for each completion."""
     lines = [json.dumps(to_json(completion, decoding)) for completion in decoding.completions]
     if options.out is not None:
-        write_text(options.out, "".join(line + "\n" for line in lines))
+        write_lines(options.out, lines)
     if options.json:
         print("\n".join(lines))
     else:

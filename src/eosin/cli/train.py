@@ -22,7 +22,6 @@ from eosin.errors import BadInput
 from eosin.events import Event, Stopped
 from eosin.loading import open_run, parse_settings
 from eosin.models.checkpoint import CONFIG
-from eosin.report.tables import Column, Table, format_two_decimals, render_text
 from eosin.settings import check_known, get_section, merge, parse_assignment, read_toml
 from eosin.training.config import expand_runs, merge_settings, read_settings
 from eosin.training.loop import train
@@ -169,7 +168,10 @@ def describe_event(event: Event) -> str | None:
 
 
 def format_perplexities(results: dict[str, dict[str, Any]]) -> str:
-    columns = Column("perplexity", left=True), *(Column(split, format_two_decimals) for split in SPLITS)
-    best_first = sorted(results.items(), key=lambda item: item[1]["valid_perplexity"])
-    rows = [(folder, *(result.get(f"{split}_perplexity") for split in SPLITS)) for folder, result in best_first]
-    return render_text(Table(columns, tuple(rows)))
+    wide = max(map(len, ("perplexity", *results)))
+    lines = [f"{'perplexity':{wide}} {'train':>9} {'valid':>9} {'test':>9}"]
+    for folder, result in sorted(results.items(), key=lambda item: item[1]["valid_perplexity"]):
+        found = [result.get(f"{split}_perplexity") for split in SPLITS]
+        cells = [f"{'-':>9}" if perplexity is None else f"{perplexity:9.2f}" for perplexity in found]
+        lines.append(" ".join([f"{folder:{wide}}", *cells]))
+    return "\n".join(lines)

@@ -41,8 +41,8 @@ from eosin.paper.exhibits import find_model
 from eosin.paper.plan import AuditRun, Changes, MeasureBundled, Piece, Plan, PrepareCorpus, TraceExamples, TrainRun
 from eosin.paper.results import AnyEntry, Example, ExampleLoop, ExampleStep, Machine, Results, read_finished_records
 from eosin.records.record import Record, read_records
-from eosin.storage.files import hash_files, write_text
-from eosin.storage.json_lines import read_lines
+from eosin.storage.files import hash_files
+from eosin.storage.json_lines import read_lines, write_lines
 from eosin.storage.tensors import load_tensors
 from eosin.training.config import merge_settings, read_settings
 from eosin.training.evaluation import evaluate
@@ -269,7 +269,7 @@ def merge_shards(out: Path, decoders: Sequence[str], contexts: int) -> None:
             "remove that file, and it is made again"
         )
     shards: list[Record] = [record for record in read_records(out) if record.signature.decoder not in finished]
-    write_text(out, "".join(record.to_line() + "\n" for record in [*finished.values(), *shards]))
+    write_lines(out, (record.to_line() for record in [*finished.values(), *shards]))
 
 
 # examples
@@ -289,8 +289,7 @@ def trace_examples(runner: Runner, piece: TraceExamples) -> EntryFields:
             examples.append(build_example(name, decoder, text, completion, steps, run.tokenizer))
     path = runner.results.folder / piece.file
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(msgspec.to_builtins(example), ensure_ascii=False) for example in examples]
-    write_text(path, "".join(line + "\n" for line in lines))
+    write_lines(path, (json.dumps(msgspec.to_builtins(example), ensure_ascii=False) for example in examples))
     return {"contexts": chosen}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from eosin.errors import BadInput
+from eosin.storage.files import write_text
 
 Parsed = TypeVar("Parsed")
 MALFORMED = (ValueError, KeyError, TypeError, ArithmeticError, RecursionError, zlib.error)
@@ -40,6 +41,11 @@ def parse_lines(path: Path, content: str, what: str, parse: Callable[[str], Pars
             yield parse(line)
         except MALFORMED as error:
             raise BadInput(f"line {number} of {path} is not {what}: {error}") from error
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a whole file, which takes the place of an older one."""
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
