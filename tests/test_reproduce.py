@@ -49,10 +49,11 @@ from eosin.paper.plan import (
 )
 from eosin.paper.presets import PRESETS, load_preset
 from eosin.paper.rendering import Reproduction, build_paper_page, list_baseline_records, write_plan, write_sentences
-from eosin.paper.results import PIECES, Example, ExampleStep, Results
+from eosin.paper.results import PIECES, Results
 from eosin.proofs.constructions import Repeater, Script
 from eosin.records.record import Counts, Record, read_records
 from eosin.records.signature import Signature
+from eosin.report.page import Example, ExampleStep
 from eosin.report.tables import Table
 
 PAPER = Path(__file__).with_name("paper_tables.tex")

@@ -20,11 +20,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.paper.plan import AuditRun, Piece, TraceExamples
 from eosin.records.reading import load_records
 from eosin.records.record import Record
+from eosin.report.page import Example
 from eosin.storage.files import hash_files
 from eosin.storage.json_lines import append_lines, read_lines
 from eosin.storage.locks import hold_lock
@@ -131,36 +131,6 @@ class ExamplesEntry(Entry, frozen=True, kw_only=True, tag="examples"):
 
 AnyEntry = CorpusEntry | RunEntry | BundledEntry | AuditEntry | ExamplesEntry
 SomeEntry = TypeVar("SomeEntry", bound=Entry)
-
-
-class ExampleStep(Struct, frozen=True, array_like=True):
-    """One step of a traced completion."""
-
-    text: str
-    prob: float
-    eos_prob: float
-    eos_rank: int
-    kept: int
-    removed_by: str | None
-
-
-class ExampleLoop(Struct, frozen=True):
-    """The loop of a completion that does not end."""
-
-    onset: int
-    period: int
-
-
-class Example(Struct, frozen=True):
-    """A traced completion."""
-
-    run: str
-    decoder: str
-    context: int
-    prefix: str
-    cause: Cause
-    steps: list[ExampleStep]
-    loop: ExampleLoop | None = None
 
 
 class Results:

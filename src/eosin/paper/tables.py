@@ -20,10 +20,11 @@ from eosin.causes import Cause
 from eosin.paper.exhibits import Exhibit, ExhibitModel, PaperNumber, add_temperature
 from eosin.paper.measurements import Measurements
 from eosin.paper.plan import TraceExamples
-from eosin.paper.results import CorpusEntry, Example, ExamplesEntry, RunEntry
+from eosin.paper.results import CorpusEntry, ExamplesEntry, RunEntry
 from eosin.records.record import Record
 from eosin.records.statistics import LengthSummary, compute_mean_and_deviation, summarize_lengths
 from eosin.report.audits import QUANTILES, to_percent, to_percent_interval
+from eosin.report.page import Example
 from eosin.report.tables import Column, Table, Value, format_count, format_one_decimal, format_two_decimals
 
 Row = tuple[Value, ...]

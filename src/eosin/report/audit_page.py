@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from eosin.errors import BadInput
 from eosin.records.record import Record
@@ -15,7 +15,7 @@ from eosin.report.charts import chart_ratios, chart_survival
 from eosin.report.completions import sample_completions
 from eosin.report.facts import make_title
 from eosin.report.initialisations import has_several_models, tabulate_models
-from eosin.report.page import Page
+from eosin.report.page import Example, ExampleStep, Page
 from eosin.report.verdict import write_verdict
 
 
@@ -41,26 +41,12 @@ def build_audit_page(records: Sequence[Record], completions: Sequence[Path] = ()
 
 
 def read_trace(path: Path) -> dict[str, Any]:
-    """A file of `eosin trace --json` in the form of the page."""
+    """A file of `eosin trace --json` as an example of the page."""
     try:
-        trace = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            "group": f"context {trace['index']}: {trace['prefix_text']}",
-            "run": path.stem,
-            "decoder": str(trace["decoder"]),
-            "context": int(trace["index"]),
-            "prefix": str(trace["prefix_text"]),
-            "cause": str(trace["cause"]),
-            "steps": [read_step(step) for step in trace["steps"]],
-            "loop": trace["loop"],
-        }
-    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
+        trace = msgspec.json.decode(path.read_bytes())
+        steps = [[step[name] for name in ExampleStep.__struct_fields__] for step in trace["steps"]]
+        renamed = {"run": path.stem, "context": trace["index"], "prefix": trace["prefix_text"], "steps": steps}
+        example = msgspec.convert({**trace, **renamed}, Example)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{path} is not a trace (eosin trace --json): {type(error).__name__}, {error}") from error
-
-
-def read_step(step: dict[str, Any]) -> list[Any]:
-    """A step of a trace in the form of the page; a ValueError if a number is not finite."""
-    numbers = float(step["prob"]), float(step["eos_prob"]), int(step["eos_rank"]), int(step["kept"])
-    if not all(map(isfinite, numbers)):
-        raise ValueError(f"a step should have finite numbers, got {numbers}")
-    return [str(step["text"]), *numbers, step["removed_by"] and str(step["removed_by"])]
+    return {**msgspec.to_builtins(example), "group": f"context {example.context}: {example.prefix}"}

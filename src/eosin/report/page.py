@@ -14,10 +14,43 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.report.charts import Chart
 from eosin.report.tables import Table, Value, escape_controls
 from eosin.report.verdict import Sentence
+
+
+class ExampleStep(Struct, frozen=True, array_like=True):
+    """One step of a traced completion."""
+
+    text: str
+    prob: float
+    eos_prob: float
+    eos_rank: int
+    kept: int
+    removed_by: str | None
+
+
+class ExampleLoop(Struct, frozen=True):
+    """The loop of a completion that does not end."""
+
+    onset: int
+    period: int
+
+
+class Example(Struct, frozen=True):
+    """A traced completion."""
+
+    run: str
+    decoder: str
+    context: int
+    prefix: str
+    cause: Cause
+    steps: list[ExampleStep]
+    loop: ExampleLoop | None = None
 
 
 @dataclass(frozen=True)
@@ -27,7 +60,7 @@ class Page:
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     examples: Sequence[dict[str, Any]] = ()
-    """Traced completions: group, run, decoder, context, prefix, cause, steps, loop."""
+    """Each an `Example`, and the group under which it is shown."""
     completions: Sequence[dict[str, Any]] = ()
     """A sample: by, context, cause, steps, before, repeated."""
     total: int = 0
