@@ -48,7 +48,7 @@ from eosin.paper.plan import (
     merge_audits,
 )
 from eosin.paper.presets import PRESETS, load_preset
-from eosin.paper.rendering import Reproduction, build_paper_page, list_baseline_records, write_plan, write_sentences
+from eosin.paper.rendering import Reproduction, build_paper_page, list_baseline_records, write_paper_verdict, write_plan
 from eosin.paper.results import PIECES, Results
 from eosin.proofs.constructions import Repeater, Script
 from eosin.records.record import Counts, Record, read_records
@@ -407,7 +407,7 @@ def test_the_verdict_is_of_all_initialisations(tmp_path: Path):
         signature = {**asked, "decoder": "greedy", "contexts": {"count": 3}, "shard": "0-2"}
         path.write_text(Record(Signature.from_table(signature), counts).to_line() + "\n")
     data = tables.ExhibitData(plan, results, plan.exhibits[0])
-    assert [said.tone for said in write_sentences([data])] == ["bad"]
+    assert [said.tone for said in write_paper_verdict([data])] == ["bad"]
     assert [record.signature.run for record in list_baseline_records([data], 1)] == ["word-tanh-softmax"]
 
 
@@ -424,7 +424,7 @@ def test_the_verdict_of_a_remedy_is_of_all_kinds_of_contexts(contexts: str, tmp_
         with path.open("a") as file:
             file.write(Record(Signature.from_table(signature), Counts(3, 3, Counter(ended))).to_line() + "\n")
     exhibits = [tables.ExhibitData(plan, results, exhibit) for exhibit in plan.exhibits]
-    worst, late = (said.text for said in write_sentences(exhibits))
+    worst, late = (said.text for said in write_paper_verdict(exhibits))
     assert "greedy has not ended on 100.00%" in worst
     assert late.endswith(f"had not ended on every context at the limit: {remedy}.")
 

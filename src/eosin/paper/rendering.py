@@ -186,7 +186,7 @@ def build_paper_page(reproduction: Reproduction) -> Page:
     notes = [preset.caution] * bool(preset.caution), describe_stars(tables), describe_gaps(exhibits)
     return Page(
         title=f"Does it stop? The paper reproduced: {preset.name}",
-        verdict=[*write_sentences(exhibits), *(Sentence(text) for note in notes for text in note)],
+        verdict=[*write_paper_verdict(exhibits), *(Sentence(text) for note in notes for text in note)],
         charts=list(build_charts(exhibits, records)),
         summary=reproduction.list_parts(CLAIMS) if CLAIMS in reproduction.tables else (),
         tables=tables,
@@ -257,8 +257,8 @@ def list_examples(exhibits: Sequence[ExhibitData]) -> Iterator[dict[str, Any]]:
                 yield {**msgspec.to_builtins(each), "group": group}
 
 
-def write_sentences(exhibits: Sequence[ExhibitData]) -> Iterator[Sentence]:
-    """Does it stop, how often not, what fixes it, at what price; over all initialisations."""
+def write_paper_verdict(exhibits: Sequence[ExhibitData]) -> Iterator[Sentence]:
+    """Does it stop, how often not, what fixes it, and what that costs; over all initialisations."""
     yield from write_verdict(list_baseline_records(exhibits), list_other_records(exhibits))
     for data in exhibits:
         if data.exhibit.kind == "heads":

@@ -169,7 +169,7 @@ class Results:
         found = self.entries.get(f"training {name}") or self.entries.get(f"bundled {name}")
         return found if isinstance(found, RunEntry) and found.finished else None
 
-    def check(self, piece: Piece) -> None:
+    def check_settings(self, piece: Piece) -> None:
         """Raise BadInput if the folder has a run of this name with other settings."""
         found = self.entries.get(piece.name)
         if found and not piece.replaceable and found.key != piece.key:
