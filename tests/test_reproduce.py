@@ -764,7 +764,7 @@ def test_examples_that_no_page_can_show_are_told(
     path = max((out / "examples").iterdir(), key=lambda path: path.stat().st_size)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([json.dumps({**json.loads(lines[0]), "steps": steps}) + "\n", *lines[1:]]))
-    assert "is not a file of examples" in refused(capsys, chosen, "--out", out)
+    assert f"line 1 of {path} is not an example" in refused(capsys, chosen, "--out", out)
 
 
 def test_the_page_is_of_the_records_that_are_there(done: tuple[Path, Path]):

@@ -135,11 +135,11 @@ def get_parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def resolve(make: Callable[..., Any], table: Table, section: str) -> dict[str, Any]:
     """Every setting of `make`: the checked values of the table, and defaults for the rest."""
-    given = check_settings(make, table, section)
+    given = convert_settings(make, table, section)
     return {key: given.get(key, parameter.default) for key, parameter in get_parameters(make).items()}
 
 
-def check_settings(make: Callable[..., Any], table: Table, section: str) -> dict[str, Any]:
+def convert_settings(make: Callable[..., Any], table: Table, section: str) -> dict[str, Any]:
     """The values of the table as the types that `make` expects. None may be unknown, of another type, or missing."""
     known, kinds = get_parameters(make), _get_types(make)
     given = {}
@@ -154,7 +154,7 @@ def check_settings(make: Callable[..., Any], table: Table, section: str) -> dict
 
 def build(make: Callable[..., Built], table: Table, section: str) -> Built:
     """Call `make` with its settings. A ValueError about a value becomes one clear line."""
-    values = check_settings(make, table, section)
+    values = convert_settings(make, table, section)
     try:
         return make(**values)
     except BadInput:

@@ -167,7 +167,7 @@ def open_results(plan: Plan, folder: Path) -> Results:
     """The results in a folder, if they have the settings of the plan."""
     results = Results(folder)
     for piece in plan.pieces:
-        results.check_settings(piece)
+        results.refuse_other_settings(piece)
     return results
 
 

@@ -26,7 +26,7 @@ from eosin.records.reading import load_records
 from eosin.records.record import Record
 from eosin.report.page import Example
 from eosin.storage.files import hash_files
-from eosin.storage.json_lines import append_lines, read_lines
+from eosin.storage.json_lines import append_lines, parse_lines, read_lines
 from eosin.storage.locks import hold_lock
 
 PIECES, LOCK = "pieces.jsonl", "lock"
@@ -140,10 +140,10 @@ class Results:
         self.folder = folder
         self.entries: dict[str, AnyEntry] = {}
         self._records: dict[Path, dict[str, Record]] = {}
-        path = folder / PIECES
-        for number, line in enumerate(read_lines(path, "finished pieces") if path.is_file() else [], 1):
-            entry = parse_entry(line, number, path)
-            self.entries[entry.name] = entry
+        path, remedy = folder / PIECES, "; remove that line, and it is done again"
+        if path.is_file():
+            for entry in parse_lines(path, "finished pieces", "a finished piece", parse_entry, remedy):
+                self.entries[entry.name] = entry
 
     def is_finished(self, piece: Piece) -> bool:
         return self.find(piece, Entry) is not None
@@ -151,11 +151,9 @@ class Results:
     def find(self, piece: Piece, kind: type[SomeEntry]) -> SomeEntry | None:
         """The outcome of a piece; None if it is not finished or its files are incomplete."""
         found = self.entries.get(piece.name)
-        if (
-            not isinstance(found, kind)
-            or found.key != piece.key
-            or (isinstance(found, RunEntry) and not found.finished)
-        ):
+        if not isinstance(found, kind) or found.key != piece.key:
+            return None
+        if isinstance(found, RunEntry) and not found.finished:
             return None
         if isinstance(piece, AuditRun) and not set(piece.decoders) <= self.find_records(piece).keys():
             return None
@@ -169,7 +167,7 @@ class Results:
         found = self.entries.get(f"training {name}") or self.entries.get(f"bundled {name}")
         return found if isinstance(found, RunEntry) and found.finished else None
 
-    def check_settings(self, piece: Piece) -> None:
+    def refuse_other_settings(self, piece: Piece) -> None:
         """Raise BadInput if the folder has a run of this name with other settings."""
         found = self.entries.get(piece.name)
         if found and not piece.replaceable and found.key != piece.key:
@@ -197,12 +195,8 @@ class Results:
         return self._records[path]
 
     def read_examples(self, piece: TraceExamples) -> list[Example]:
-        path = self.folder / piece.file
-        lines = read_lines(path, "examples") if path.is_file() else []
-        try:
-            return [msgspec.json.decode(line, type=Example) for line in lines]
-        except (ValueError, RecursionError) as error:
-            raise BadInput(f"{path} is not a file of examples: {error}; remove it, and it is made again") from error
+        path, remedy = self.folder / piece.file, "; remove that file, and it is made again"
+        return list(parse_lines(path, "examples", "an example", parse_example, remedy)) if path.is_file() else []
 
     def compute_digest(self, *more: object) -> str:
         """A digest of all results, and of anything else that is given."""
@@ -211,13 +205,12 @@ class Results:
         return sha256(content.encode()).hexdigest()[:16]
 
 
-def parse_entry(line: str, number: int, path: Path) -> AnyEntry:
-    try:
-        return msgspec.json.decode(line, type=AnyEntry)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(
-            f"line {number} of {path} is not a finished piece: {error}; remove that line, and it is done again"
-        ) from error
+def parse_entry(line: str) -> AnyEntry:
+    return msgspec.json.decode(line, type=AnyEntry)
+
+
+def parse_example(line: str) -> Example:
+    return msgspec.json.decode(line, type=Example)
 
 
 def read_finished_records(path: Path) -> dict[str, Record]:

@@ -34,13 +34,15 @@ def _is_whole(line: str, path: Path, content: str) -> bool:
     return line.endswith("\n")
 
 
-def parse_lines(path: Path, content: str, what: str, parse: Callable[[str], Parsed]) -> Iterator[Parsed]:
+def parse_lines(
+    path: Path, content: str, what: str, parse: Callable[[str], Parsed], remedy: str = ""
+) -> Iterator[Parsed]:
     """Parse the whole lines of a file of `content`, one at a time; the error names the first that is not `what`."""
     for number, line in enumerate(read_lines(path, content), 1):
         try:
             yield parse(line)
         except MALFORMED as error:
-            raise BadInput(f"line {number} of {path} is not {what}: {error}") from error
+            raise BadInput(f"line {number} of {path} is not {what}: {error}{remedy}") from error
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
