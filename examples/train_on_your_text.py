@@ -22,7 +22,7 @@ HEADS = ({"kind": "softmax"}, {"kind": "self-terminating", "epsilon": 0.01})
 
 
 def some_sentences(path: Path) -> Path:
-    sentences = open_source("wikitext-2-sentences").sentences("train", "line")
+    sentences = open_source("wikitext-2-sentences").read_sentences("train", "line")
     path.write_text("\n".join(islice(sentences, 12 * CONTEXTS)), encoding="utf-8")
     return path
 
@@ -40,7 +40,7 @@ def main(text: Path | None = None) -> None:
             run = Path(folder) / head["kind"]
             result = train(Config.from_table(settings), corpus, run)
             completions = eosin.decode(
-                eosin.load(run), corpus.contexts("train", CONTEXTS), "greedy", max_steps=MAX_STEPS
+                eosin.load(run), corpus.take_contexts("train", CONTEXTS), "greedy", max_steps=MAX_STEPS
             )
             share = 1 - float(completions.terminated.double().mean())
             print(f"{head['kind']:18} test perplexity {result['test_perplexity']:8.1f}, not ended: {share:4.0%}")

@@ -61,7 +61,7 @@ def cut_corpus(corpus: Corpus) -> Corpus:
 
 def first_sentences(split: Split, count: int | None) -> Split:
     offsets = split.offsets[: None if count is None else count + 1].clone()
-    return Split(split.tokens[: offsets[-1]].clone(), offsets, split.prefix_length)
+    return Split(split.tokens[: offsets[-1]].clone(), offsets, split.unpredicted)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,12 @@ from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG
 from eosin.models.neural_lm import NeuralLM
 from eosin.settings import Table
-from eosin.storage.files import BUNDLED_RUNS
+from eosin.storage.files import BUNDLED_RUNS, HUB
 from eosin.training.config import Config
 from eosin.training.run import PRETRAINED, Run, RunSettings, read_config
 
 if TYPE_CHECKING:
     from eosin.hub.causal_lm import CausalLM
-
-HUB = "hf:"
 
 
 def load(name: Path | str) -> NeuralLM | CausalLM:
@@ -44,7 +42,7 @@ def open_run(name: Path | str) -> Run:
 
 def parse_settings(table: Table) -> RunSettings:
     """The settings of a model to train or, with a section [pretrained], to fine-tune."""
-    return import_hub("tuning").Tuning.from_table(table) if PRETRAINED in table else Config.from_table(table)
+    return import_hub("tuning").FineTuningConfig.from_table(table) if PRETRAINED in table else Config.from_table(table)
 
 
 def import_hub(module: str) -> Any:

@@ -123,7 +123,7 @@ def audit(
         done = check_records(there, out, signature)
         check_same_decoders(done, parsed, out)
         check_certificates(out, signature["model"])
-        steady = is_steady(model, first_prefixes(job.contexts), largest_batch(job, parsed))
+        steady = is_steady(model, take_first_prefixes(job.contexts), compute_largest_batch(job, parsed))
         for decoder in parsed:
             shards = {record.signature.shard for record in done if record.signature.decoder == str(decoder)}
             if ALL in shards:
@@ -150,11 +150,11 @@ def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) 
     return [survival_of(decoder) for decoder in parsed] if survival else parsed
 
 
-def largest_batch(job: Job, decoders: list[Decoder]) -> int:
+def compute_largest_batch(job: Job, decoders: list[Decoder]) -> int:
     return min(job.pool, len(job.contexts) * max(decoder.rows_per_context for decoder in decoders))
 
 
-def first_prefixes(contexts: Contexts) -> Tensor:
+def take_first_prefixes(contexts: Contexts) -> Tensor:
     """Of the first contexts, those that are as long as the first."""
     some = [contexts[place].prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
     return torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
@@ -246,7 +246,10 @@ def describe_job(job: Job, name: str | None = None) -> dict[str, Any]:
     prefixes = sha256()
     for context in job.contexts:
         prefixes.update(json.dumps(context.prefix.tolist()).encode())
-    model = {**identify(job.model), "behaviour": hash_behaviour(job.model, first_prefixes(job.contexts), job.max_steps)}
+    model = {
+        **identify(job.model),
+        "behaviour": hash_behaviour(job.model, take_first_prefixes(job.contexts), job.max_steps),
+    }
     return {
         "eosin": eosin.__version__,
         "torch": torch.__version__,
@@ -263,11 +266,11 @@ def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
     """Whether nothing can be added to a file: another version may count differently, or mistake the model."""
     certificates = list(read_certificates(cycles_path(path))) if cycles_path(path).exists() else []
     models = [*(record.signature.table.get("model", {}) for record in there), *(each.model for each in certificates)]
-    versions = {release_line(record.signature.eosin) for record in there}
-    return bool(versions - {release_line(eosin.__version__)}) or not all("parts" in model for model in models)
+    versions = {drop_patch(record.signature.eosin) for record in there}
+    return bool(versions - {drop_patch(eosin.__version__)}) or not all("parts" in model for model in models)
 
 
-def release_line(version: str | None) -> str:
+def drop_patch(version: str | None) -> str:
     """MAJOR.MINOR: PATCH versions change no counts."""
     return ".".join((version or "").split(".")[:2])
 

@@ -83,12 +83,12 @@ def identify_decoder(decoder: Decoder) -> dict[str, Any]:
 
 def hash_behaviour(model: Generative, prefixes: Prefix, max_steps: int = TRIED_STEPS) -> str:
     """A digest of the model's distributions after some prefixes and the steps that follow, bit for bit."""
-    witness = Witness()
+    witness = HashingDecoder()
     list(complete(Job.create(model, prefixes, max_steps=min(max_steps, TRIED_STEPS)), witness))
     return witness.digest.hexdigest()[:DIGITS]
 
 
-class Witness(LeftToRight):
+class HashingDecoder(LeftToRight):
     """Takes the most probable token that does not end the sequence, and hashes every distribution."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Inventory:
                 read for kinds, read in READERS if isinstance(value, kinds)
             )
             if len(self.inside) == MOST_LEVELS:
-                read = Inventory.give_up
+                read = Inventory.note_unreadable
             self.inside[id(value)] = len(self.inside)
             self.known[id(value)] = hash_words(type(value).__qualname__, *read(self, value, place)), value
             self.inside.popitem()
@@ -152,14 +152,14 @@ class Inventory:
         yield from sorted(self.read(value, place) for value in values)
 
     @contextmanager
-    def ignoring(self, part: Any) -> Iterator[None]:
+    def ignore_declared(self, part: Any) -> Iterator[None]:
         """While a part is read, ignore the attributes that it declares to change nothing."""
         before = self.ignored
         self.ignored = before | set(getattr(part, "not_in_identity", ()))
         yield
         self.ignored = before
 
-    def give_up(self, value: Any, place: str) -> Iterator[str]:
+    def note_unreadable(self, value: Any, place: str) -> Iterator[str]:
         self.unreadable.append(f"{place} ({type(value).__qualname__})")
         yield "unreadable"
 
@@ -176,12 +176,12 @@ def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str
     try:
         yield hash_tensors({"": value.detach().cpu().contiguous()})
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, quantized or on no device
-        yield from inventory.give_up(value, place)
+        yield from inventory.note_unreadable(value, place)
 
 
 def read_module(inventory: Inventory, value: nn.Module, place: str) -> Iterator[str]:
     """An audit evaluates every module that the model knows; any other one keeps its training mode."""
-    with inventory.ignoring(value):
+    with inventory.ignore_declared(value):
         yield inventory.read(type(value), f"{place}'s class")
         plain = {name: it for name, it in vars(value).items() if name not in NOT_IN_IDENTITY}
         yield from inventory.read_mapping(drop_cached(value, plain), place)
@@ -250,7 +250,7 @@ def read_python_module(inventory: Inventory, value: types.ModuleType, place: str
     """An installed module by its name; any other may hold anything."""
     yield value.__name__
     if not is_installed(value.__name__):
-        yield from inventory.give_up(value, place)
+        yield from inventory.note_unreadable(value, place)
 
 
 def read_object(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
@@ -259,9 +259,9 @@ def read_object(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
     try:
         reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
     except Exception:
-        yield from inventory.give_up(value, place)
+        yield from inventory.note_unreadable(value, place)
         return
-    with inventory.ignoring(value):
+    with inventory.ignore_declared(value):
         if customizes_copying(type(value)):  # and may leave out what changes the output
             yield from read_state(inventory, value, object.__getstate__(value), place)
         if isinstance(reduced, str):

@@ -45,7 +45,7 @@ class Tally:
         """Count one completion; the cause that it is counted under."""
         self.tokens += len(completion.tokens)
         if completion.survival is not None:
-            self.weights += weights_of(completion.survival.numpy(), self.max_steps)
+            self.weights += list_weights(completion.survival.numpy(), self.max_steps)
             self.unended[completion.index - self.start] = False
             return completion.cause
         tokens = extend(completion.tokens.numpy(), completion.proof)
@@ -109,7 +109,7 @@ def is_cut_loop(completion: Completion) -> bool:
     return completion.cause is Cause.EOS and find_tail(completion.tokens.numpy()[:-1]) is not None
 
 
-def weights_of(survival: np.ndarray, max_steps: int) -> Weights:
+def list_weights(survival: np.ndarray, max_steps: int) -> Weights:
     """One path's weight, and its square, after each step that is reported: zero once it has ended."""
     weights = {
         step: float(survival[step - 1]) if step <= len(survival) else 0.0 for step in list_reported_steps(max_steps)

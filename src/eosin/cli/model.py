@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eosin.auditing.audit import first_prefixes, largest_batch
+from eosin.auditing.audit import compute_largest_batch, take_first_prefixes
 from eosin.cli.numbers import whole_number
 from eosin.contracts import Decoder
 from eosin.data.prompts import read_prompts
@@ -26,9 +26,9 @@ from eosin.decoding.spec import parse_decoder
 from eosin.decoding.stopping import StopStrings
 from eosin.devices import PRECISIONS, choose_device
 from eosin.errors import BadInput
-from eosin.loading import HUB, import_hub, open_run
+from eosin.loading import import_hub, open_run
 from eosin.proofs.prover import Prover, prover_of
-from eosin.storage.files import audit_folder
+from eosin.storage.files import HUB, audit_folder
 from eosin.training.run import Run
 
 DTYPES = {**PRECISIONS, "float64": torch.float64}
@@ -73,7 +73,7 @@ class LoadedModel:
         """The first `count` contexts of a split of the run's corpus."""
         if self.run is None:
             raise BadInput(f"{self.name} comes without a corpus: give prompts of your own (--prompts FILE)")
-        return self.run.corpus.contexts(split, count, seed)
+        return self.run.corpus.take_contexts(split, count, seed)
 
     def context(self, split: str, number: int, seed: int) -> Tensor:
         """The context that has this number in an audit, as one row."""
@@ -178,7 +178,7 @@ def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
 
 
 def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
-    model, words = import_hub("loading").load_causal(
+    model, tokenizer = import_hub("loading").load_causal(
         name.removeprefix(HUB),
         device=device,
         dtype=dtype,
@@ -188,9 +188,9 @@ def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype
     return LoadedModel(
         name=name,
         model=model,
-        tokenizer=words,
-        encode_prompts=lambda texts: words.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
-        stop=parse_stop_strings(given["stop"] or model.stop_strings, words),
+        tokenizer=tokenizer,
+        encode_prompts=lambda texts: tokenizer.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
+        stop=parse_stop_strings(given["stop"] or model.stop_strings, tokenizer),
     )
 
 
@@ -234,5 +234,5 @@ def create_prover(job: Job, decoder: Decoder, options: argparse.Namespace) -> Pr
     """The prover that an audit of this job has."""
     if options.no_proofs or job.stop is not None:
         return None
-    steady = is_steady(job.model, first_prefixes(job.contexts), largest_batch(job, [decoder]))
+    steady = is_steady(job.model, take_first_prefixes(job.contexts), compute_largest_batch(job, [decoder]))
     return prover_of(job.model, decoder, steady)

@@ -19,7 +19,7 @@ from eosin.data.tokenizer import EOS_ID
 
 Plan = list[Tensor]
 """The numbers of the sentences in each batch."""
-POOL = 100
+SORTED_TOGETHER = 100
 """Batches whose sentences are sorted by length together: enough for similar lengths, few enough to stay random."""
 
 
@@ -48,7 +48,7 @@ def plan_shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, toke
     order = torch.randperm(len(lengths), generator=generator)
     if tokens is None:
         return list(order.split(size))  # type: ignore[no-untyped-call]
-    pools = (pool[lengths[pool].argsort(stable=True)] for pool in order.split(size * POOL))  # type: ignore[no-untyped-call]
+    pools = (pool[lengths[pool].argsort(stable=True)] for pool in order.split(size * SORTED_TOGETHER))  # type: ignore[no-untyped-call]
     batches = [batch for pool in pools for batch in split_into_batches(pool, lengths, size, tokens)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
@@ -76,7 +76,7 @@ def gather(split: Split, rows: Rows, most: int | None = None) -> Batch:
     lengths = lengths if most is None else lengths.clamp(max=most)
     steps = torch.arange(int(lengths.max()))
     wanted = steps < lengths
-    places = torch.where(wanted, starts + split.prefix_length + steps, starts)
+    places = torch.where(wanted, starts + split.unpredicted + steps, starts)
     continuation = torch.where(wanted, split.tokens[places], EOS_ID).long()
-    prefix = split.tokens[starts + torch.arange(split.prefix_length)].long()
+    prefix = split.tokens[starts + torch.arange(split.unpredicted)].long()
     return Batch(prefix, continuation, wanted)

@@ -19,10 +19,10 @@ from transformers.generation import logits_process as warpers
 from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
 
 from eosin.errors import BadInput
-from eosin.guarantees.certificate import floor_for_budget
+from eosin.guarantees.certificate import find_floor
 from eosin.logits import rewrite_eos
 
-TRUNCATING = (
+TRUNCATING_PROCESSORS = (
     warpers.TopKLogitsWarper,
     warpers.TopPLogitsWarper,
     warpers.MinPLogitsWarper,
@@ -33,7 +33,7 @@ TRUNCATING = (
 )
 
 
-class KeepsEos(LogitsProcessor):
+class EosKeepingProcessor(LogitsProcessor):
     """A truncation that restores the score of eos."""
 
     def __init__(self, inner: Any, eos_ids: Tensor):
@@ -68,7 +68,7 @@ def consistent(
         raise BadInput("generate has no eos_token_id to keep; set it in the generation config")
     ids = torch.as_tensor(eos_ids, device=input_ids.device).reshape(-1)
     kept = LogitsProcessorList(
-        KeepsEos(each, ids) if isinstance(each, TRUNCATING) else each for each in logits_processor
+        EosKeepingProcessor(each, ids) if isinstance(each, TRUNCATING_PROCESSORS) else each for each in logits_processor
     )
     beams = (generation_config.num_beams or 1) > 1
     loop = type(model)._beam_search if beams else type(model)._sample
@@ -106,7 +106,7 @@ class TerminationFloor(LogitsProcessor):
         if (epsilon is None) == (budget is None):
             raise BadInput("give either epsilon (and grace if you like) or a budget of tokens")
         if budget is not None:
-            floor = floor_for_budget(Unknown(tuple(self.eos_ids.tolist())), "ancestral", budget)
+            floor = find_floor(UnknownModel(tuple(self.eos_ids.tolist())), "ancestral", budget)
             epsilon, grace = floor.epsilon, floor.grace
         self.epsilon = float(epsilon or 0)
         self.grace = grace
@@ -148,7 +148,7 @@ class TerminationFloor(LogitsProcessor):
         return fits and torch.equal(input_ids[:, :start], self._prompt.to(input_ids.device))
 
 
-class Unknown:
+class UnknownModel:
     """A model of which only the eos tokens are known."""
 
     def __init__(self, eos_ids: tuple[int, ...]):

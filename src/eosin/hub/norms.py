@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eosin.devices import own_precision
 
-NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "norm_f")
+NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "norm_f")
 LARGE = 1e4
 """For inputs of this size the epsilon of a norm does not matter."""
 CLOSE = 1e-3
@@ -68,7 +68,7 @@ def measure_logit_factor(model: Any, norm: Any, output: Any) -> float:
 
 def find_last_norm(model: Any) -> Any:
     body = getattr(model, "base_model", model)
-    return next((module for name in NAMES if (module := getattr(body, name, None)) is not None), None)
+    return next((module for name in NORM_NAMES if (module := getattr(body, name, None)) is not None), None)
 
 
 def read_gain_and_bias(norm: Any) -> tuple[Tensor, Tensor] | None:

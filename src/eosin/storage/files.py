@@ -18,6 +18,8 @@ BUNDLED_RUNS = Path(str(resources.files("eosin") / "bundled" / "runs"))
 """Trained models that come with the package."""
 TWINS = {"demo": ("demo", "demo-st"), "demo-lstm": ("demo-lstm", "demo-lstm-st")}
 """Bundled runs that are audited together."""
+HUB = "hf:"
+"""Stands before the name of a model of Hugging Face."""
 PARTIAL = ".partial"
 """Suffix of a file while it is written. A kill can leave such a file behind."""
 
@@ -55,7 +57,7 @@ def resolve_path(path: Path) -> Path:
 
 def audit_folder(name: str) -> Path:
     """Where records of a model go that has no run directory to put them in: a bundled run, or one of Hugging Face."""
-    return Path("audits") / (re.sub(r"[^\w.+-]+", "-", name.removeprefix("hf:")).strip("-.") or "model")
+    return Path("audits") / (re.sub(r"[^\w.+-]+", "-", name.removeprefix(HUB)).strip("-.") or "model")
 
 
 def _flush(path: Path) -> None:

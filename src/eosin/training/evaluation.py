@@ -16,7 +16,7 @@ from eosin.decoding.job import window_of
 from eosin.devices import eval_mode, own_precision
 from eosin.events import Event, Watch, ignore
 
-EVALUATED_TOGETHER = 128
+EVALUATION_BATCH = 128
 """Sentences in a batch that needs no gradient."""
 MOST_TOKENS = 4096
 """Tokens in such a batch, for models that keep all its logits."""
@@ -65,9 +65,9 @@ def evaluate(
     """
     total = Likelihood()
     window = window_of(model)
-    most = None if window is None else window - split.prefix_length + 1
+    most = None if window is None else window - split.unpredicted + 1
     tokens = None if isinstance(model, Selective) else MOST_TOKENS
-    plan = plan_by_length(split.lengths[:count], EVALUATED_TOGETHER, tokens)
+    plan = plan_by_length(split.lengths[:count], EVALUATION_BATCH, tokens)
     with eval_mode(model), own_precision(), torch.inference_mode():
         for done, rows in enumerate(plan, 1):
             batch = gather(split, rows, most)

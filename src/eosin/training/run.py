@@ -43,7 +43,7 @@ PRETRAINED = "pretrained"
 
 @runtime_checkable
 class RunSettings(Protocol):
-    """The settings of a run. `Config` has a docstring for each member; `Tuning` is that of a pretrained model."""
+    """The settings of a run: a `Config`, which has a docstring for each member, or a `FineTuningConfig`."""
 
     measured_splits: ClassVar[tuple[str, ...]]
 

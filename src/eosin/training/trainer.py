@@ -28,12 +28,12 @@ from eosin.events import Watch, ignore
 from eosin.models.checkpoint import set_parameters
 from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass
 class Progress:
-    """How far training is. The saved state has all of it."""
+    """How far training is. It is saved with the weights."""
 
     rate: float
     epoch: int = 0
@@ -65,12 +65,11 @@ class Trainer:
     """Seconds between two saves, unless the caller says otherwise: the work that a kill may cost."""
 
     def __init__(self, config: Any, corpus: Corpus, device: torch.device, precision: str = "float32"):
+        self.config = config
         self.settings = config.training
-        self.measured_splits: tuple[str, ...] = config.measured_splits
-        self.measured_lines: int | None = config.measured_lines
         self.corpus = corpus
         self.device = device
-        self.architecture = config.architecture(corpus.tokenizer.vocab_size)
+        self.architecture = config.resolve_architecture(corpus.tokenizer.vocab_size)
         self.model = self.architecture.build(derive_seed(self.settings.seed, "weights", 0)).to(device).train()
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.Adam(self.trained.values(), lr=self.settings.learning_rate, fused=True)
@@ -110,7 +109,7 @@ class Trainer:
     def measure(self, split: str, watch: Watch = ignore) -> Likelihood:
         """The likelihood of a split, without dropout."""
         label = f"perplexity of {split}"
-        return evaluate(self.model, self.corpus.splits[split], self.device, watch, self.measured_lines, label)
+        return evaluate(self.model, self.corpus.splits[split], self.device, watch, self.config.measured_lines, label)
 
     def export(self, folder: Path) -> None:
         """Write what a finished run has beside its weights: nothing here."""
@@ -167,7 +166,7 @@ class Trainer:
             self.scaler.load_state_dict(notes["scaler"])
         set_parameters(self.trained, {name: tensors[f"model.{name}"] for name in self.trained})
         for name, parameter in self.trained.items():
-            keys = [key for key in ("step", *MOMENTS) if f"adam.{key}.{name}" in tensors]
+            keys = [key for key in ADAM_STATE if f"adam.{key}.{name}" in tensors]
             if keys:
                 self.optimizer.state[parameter] = {key: tensors[f"adam.{key}.{name}"].to(self.device) for key in keys}
 
@@ -179,7 +178,7 @@ def derive_seed(seed: int, purpose: str, number: int) -> int:
 
 @contextmanager
 def use_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Let torch draw from this seed inside, and restore its generator afterwards."""
+    """Let torch draw from this seed, and restore its generator afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
