@@ -123,7 +123,7 @@ def audit(
         done = check_records(there, out, signature)
         check_same_decoders(done, parsed, out)
         check_certificates(out, signature["model"])
-        steady = is_steady(model, take_first_prefixes(job.contexts), compute_largest_batch(job, parsed))
+        steady = is_steady_for(job, parsed)
         for decoder in parsed:
             shards = {record.signature.shard for record in done if record.signature.decoder == str(decoder)}
             if ALL in shards:
@@ -150,14 +150,16 @@ def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) 
     return [survival_of(decoder) for decoder in parsed] if survival else parsed
 
 
-def compute_largest_batch(job: Job, decoders: list[Decoder]) -> int:
-    return min(job.pool, len(job.contexts) * max(decoder.rows_per_context for decoder in decoders))
+def is_steady_for(job: Job, decoders: Sequence[Decoder]) -> bool:
+    """Whether the model gives the same bits in all batches in which these decoders may call it."""
+    largest = min(job.pool, len(job.contexts) * max(decoder.rows_per_context for decoder in decoders))
+    return is_steady(job.model, take_first_prefixes(job.contexts), largest)
 
 
 def take_first_prefixes(contexts: Contexts) -> Tensor:
     """Of the first contexts, those that are as long as the first."""
-    some = [contexts[place].prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
-    return torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
+    first = [contexts[place].prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
+    return torch.stack([prefix for prefix in first if len(prefix) == len(first[0])])
 
 
 @dataclass

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eosin.auditing.audit import compute_largest_batch, take_first_prefixes
+from eosin.auditing.audit import is_steady_for
 from eosin.cli.numbers import whole_number
 from eosin.contracts import Decoder
-from eosin.data.prompts import read_prompts
+from eosin.data.prompts import read_texts
 from eosin.data.sources import CONTEXTS
 from eosin.data.tokenizer import PAD_ID
-from eosin.decoding.batch_invariance import is_steady
 from eosin.decoding.job import Job, Prefixes, check_whole
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.stopping import StopStrings
@@ -223,7 +222,7 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
     if options.prompt is not None:
         return loaded.encode_prompts([options.prompt])
     if options.prompts is not None:
-        return loaded.encode_prompts(read_prompts(options.prompts)[:count])
+        return loaded.encode_prompts(read_texts(options.prompts, "a prompt", count))
     split = options.contexts or "test"
     if options.context is not None:
         return loaded.context(split, options.context, options.seed)
@@ -234,5 +233,4 @@ def create_prover(job: Job, decoder: Decoder, options: argparse.Namespace) -> Pr
     """The prover that an audit of this job has."""
     if options.no_proofs or job.stop is not None:
         return None
-    steady = is_steady(job.model, take_first_prefixes(job.contexts), compute_largest_batch(job, [decoder]))
-    return prover_of(job.model, decoder, steady)
+    return prover_of(job.model, decoder, is_steady_for(job, [decoder]))

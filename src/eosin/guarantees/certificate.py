@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
@@ -129,7 +129,8 @@ def find_floor(model: Generative, decoder: str | Decoder, budget: int, grace: in
     """
     check_whole("budget", budget, 1, 2**31)
     wanted = budget // 2 if grace is None else check_whole("grace", grace, 0, 2**31)
-    cached = ModelWithCachedPromises(model)
+    # a large model goes through all its weights for a promise
+    cached = PromisesOnly(model.vocab_size, model.eos_ids, cache(partial(get_promise, model)))
 
     def is_enough(epsilon: float) -> bool:
         rare_after, _ = EndingBounds.create(Floor(cached, epsilon, wanted), decoder).find_rare_step()
@@ -142,13 +143,19 @@ def find_floor(model: Generative, decoder: str | Decoder, budget: int, grace: in
     return Floor(model, EPSILONS[bisect_left(EPSILONS, True, key=is_enough)], wanted)
 
 
-class ModelWithCachedPromises:
-    """A model that computes each promise once: a large one goes through all its weights for it."""
+@dataclass(frozen=True)
+class PromisesOnly:
+    """What certificates ask of a model: its tokens and its promises. It cannot be decoded."""
 
-    def __init__(self, model: Generative):
-        self.vocab_size, self.eos_ids = model.vocab_size, model.eos_ids
-        self.prefill, self.step = model.prefill, model.step
-        self.promise = cache(partial(get_promise, model))
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    promise: Callable[..., Promise] = lambda temperature=1.0: NO_PROMISE
+
+    def prefill(self, prefix: Any) -> Any:
+        raise NotImplementedError
+
+    def step(self, token: Any, state: Any) -> Any:
+        raise NotImplementedError
 
 
 def find_epsilon(budget: int) -> float:

@@ -9,13 +9,12 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
-from eosin.data.sources import decode_lines
+from eosin.data.prompts import read_texts
 from eosin.errors import BadInput
 from eosin.hub.endings import find_endings, find_turn_end, join_endings, to_ids
 from eosin.hub.loading import NO_TOKENIZER, explain_errors, locate, open_tokenizer
@@ -111,11 +110,8 @@ def read_model_files(
 
 def read_examples(path: Path, tokenizer: Any) -> list[list[int]]:
     """The first texts of a file, or its JSON lines with `text` or `messages`, tokenised as by a trainer."""
-    lines = islice((line for line in decode_lines(path) if line.strip()), MOST_EXAMPLES)
-    examples = [encode_example(line.rstrip("\r\n"), number, path, tokenizer) for number, line in enumerate(lines, 1)]
-    if not examples:
-        raise BadInput(f"{path} holds no example: write a text, or a line of JSON, on every line")
-    return examples
+    lines = read_texts(path, "an example", MOST_EXAMPLES)
+    return [encode_example(line, number, path, tokenizer) for number, line in enumerate(lines, 1)]
 
 
 def encode_example(line: str, number: int, path: Path, tokenizer: Any) -> list[int]:

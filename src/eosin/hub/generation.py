@@ -19,7 +19,7 @@ from transformers.generation import logits_process as warpers
 from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
 
 from eosin.errors import BadInput
-from eosin.guarantees.certificate import find_floor
+from eosin.guarantees.certificate import PromisesOnly, find_floor
 from eosin.logits import rewrite_eos
 
 TRUNCATING_PROCESSORS = (
@@ -106,7 +106,8 @@ class TerminationFloor(LogitsProcessor):
         if (epsilon is None) == (budget is None):
             raise BadInput("give either epsilon (and grace if you like) or a budget of tokens")
         if budget is not None:
-            floor = find_floor(UnknownModel(tuple(self.eos_ids.tolist())), "ancestral", budget)
+            unknown = PromisesOnly(int(self.eos_ids.max()) + 2, tuple(self.eos_ids.tolist()))
+            floor = find_floor(unknown, "ancestral", budget)
             epsilon, grace = floor.epsilon, floor.grace
         self.epsilon = float(epsilon or 0)
         self.grace = grace
@@ -146,16 +147,3 @@ class TerminationFloor(LogitsProcessor):
         rows, start = self._prompt.shape
         fits = start < input_ids.shape[1] <= self._last + 1 and len(input_ids) == rows
         return fits and torch.equal(input_ids[:, :start], self._prompt.to(input_ids.device))
-
-
-class UnknownModel:
-    """A model of which only the eos tokens are known."""
-
-    def __init__(self, eos_ids: tuple[int, ...]):
-        self.vocab_size, self.eos_ids = max(eos_ids) + 2, eos_ids
-
-    def prefill(self, prefix: Any) -> Any:
-        raise NotImplementedError
-
-    def step(self, token: Any, state: Any) -> Any:
-        raise NotImplementedError

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from eosin.errors import BadInput
 from eosin.events import Watch, ignore
 from eosin.models.checkpoint import set_parameters
 from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
+
+if TYPE_CHECKING:
+    from eosin.training.run import RunSettings
 
 ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -64,7 +67,7 @@ class Trainer:
     save_seconds = 60.0
     """Seconds between two saves, unless the caller says otherwise: the work that a kill may cost."""
 
-    def __init__(self, config: Any, corpus: Corpus, device: torch.device, precision: str = "float32"):
+    def __init__(self, config: RunSettings, corpus: Corpus, device: torch.device, precision: str = "float32"):
         self.config = config
         self.settings = config.training
         self.corpus = corpus
