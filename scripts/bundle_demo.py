@@ -50,7 +50,7 @@ def bundle_run(run: Path, corpus: Corpus) -> None:
 
 
 def cut_corpus(corpus: Corpus) -> Corpus:
-    splits = {name: first_sentences(split, KEPT[name]) for name, split in corpus.splits.items()}
+    splits = {name: take_first_sentences(split, KEPT[name]) for name, split in corpus.splits.items()}
     folder = BUNDLED_RUNS / "demo-corpus"
     digest = hash_corpus(list_tensors(splits), corpus.tokenizer, corpus.recipe, corpus.layout)
     kept = replace(corpus, splits=splits, folder=folder, digest=digest)
@@ -59,7 +59,7 @@ def cut_corpus(corpus: Corpus) -> Corpus:
     return kept
 
 
-def first_sentences(split: Split, count: int | None) -> Split:
+def take_first_sentences(split: Split, count: int | None) -> Split:
     offsets = split.offsets[: None if count is None else count + 1].clone()
     return Split(split.tokens[: offsets[-1]].clone(), offsets, split.unpredicted)
 

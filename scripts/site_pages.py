@@ -26,20 +26,20 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Fill in the help of the commands, and let links to results lead to their pages."""
     if COMMANDS in markdown:
-        markdown = markdown.replace(COMMANDS, help_of_all_commands())
+        markdown = markdown.replace(COMMANDS, format_help_of_all_commands())
     return markdown.replace("](../results/", "](results/").replace("/README.md)", "/index.md)")
 
 
-def help_of_all_commands() -> str:
+def format_help_of_all_commands() -> str:
     from eosin.cli.main import VERBS
 
     os.environ["COLUMNS"] = "100"
     return "\n".join(
-        f"## eosin {verb}\n\n{summary}\n\n```text\n{help_of(verb)}```\n" for verb, summary in VERBS.items()
+        f"## eosin {verb}\n\n{summary}\n\n```text\n{read_help(verb)}```\n" for verb, summary in VERBS.items()
     )
 
 
-def help_of(verb: str) -> str:
+def read_help(verb: str) -> str:
     from eosin.cli.main import main
 
     text = io.StringIO()

@@ -41,7 +41,7 @@ def open_run(name: Path | str) -> Run:
 
 
 def parse_settings(table: Table) -> RunSettings:
-    """The settings of a model to train or, with a section [pretrained], to fine-tune."""
+    """The settings of a training or, with a section [pretrained], of a fine-tuning."""
     return import_hub("tuning").FineTuningConfig.from_table(table) if PRETRAINED in table else Config.from_table(table)
 
 

@@ -2,8 +2,8 @@
 
 Records and certificates carry it, and an audit resumes only if both are the same. A model is made of everything that
 can be reached from it: weights, buffers, attributes of every part, and the code of its classes and functions. Code of
-installed packages is known by its name. Unreadable parts, such as generators, are listed; an audit then asks for a
-name.
+installed packages is identified by its name. Parts that cannot be read, such as generators, are listed, and an audit
+then asks for a name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HOOKS = {name for name in vars(nn.Module()) if "hooks" in name}
 FORWARD_HOOKS = sorted(name for name in HOOKS if name.startswith("_forward_"))
 NOT_IN_IDENTITY = {
     *MODULE_PARTS, *HOOKS, "_non_persistent_buffers_set", "_flat_weights", "_flat_weight_refs",
-    "_compiled_call_impl",  # its effect is tried, as with every model
+    "_compiled_call_impl",  # the digest of the behaviour covers its effect
 }  # fmt: skip
 """Attributes of every torch module that do not change its output, or that are read in another way."""
 COPYING = ("__reduce_ex__", "__reduce__", "__getstate__")
@@ -72,7 +72,7 @@ def identify(model: Generative) -> dict[str, Any]:
 
 
 def identify_decoder(decoder: Decoder) -> dict[str, Any]:
-    """What a custom decoder is made of, as `made_of`; other decoders are known by their specifications."""
+    """What a custom decoder is made of, as `made_of`; other decoders are identified by their specifications."""
     decoder = getattr(decoder, "sampler", decoder)  # of the survival estimator
     if is_specified(decoder):
         return {}
@@ -180,7 +180,7 @@ def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str
 
 
 def read_module(inventory: Inventory, value: nn.Module, place: str) -> Iterator[str]:
-    """An audit evaluates every module that the model knows; any other one keeps its training mode."""
+    """Attributes include the training mode: an audit switches it off only in modules that the model has registered."""
     with inventory.ignore_declared(value):
         yield inventory.read(type(value), f"{place}'s class")
         plain = {name: it for name, it in vars(value).items() if name not in NOT_IN_IDENTITY}
@@ -241,7 +241,7 @@ def read_class(inventory: Inventory, value: type, place: str) -> Iterator[str]:
 
 
 def read_wrapper(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
-    """A function in a class, under a decorator of Python's."""
+    """A function in a class, under a decorator such as `property`."""
     inner = [getattr(value, name, None) for name in ("__func__", "func", "fget", "fset", "__wrapped__")]
     yield from inventory.read_sequence(inner, place)
 
@@ -254,7 +254,7 @@ def read_python_module(inventory: Inventory, value: types.ModuleType, place: str
 
 
 def read_object(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
-    """Anything else by what Python would copy it from: a name, or a callable, its arguments, attributes and items."""
+    """Any other object by what `copy` makes it from: a name, or a callable, its arguments, attributes and items."""
     reduce = copyreg.dispatch_table.get(type(value))
     try:
         reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
@@ -289,7 +289,7 @@ def read_state(inventory: Inventory, value: Any, state: Any, place: str) -> Iter
 
 
 def drop_cached(value: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Without cached properties, which may be computed already or not yet."""
+    """The attributes without cached properties, which may be computed already or not yet."""
     kind = type(value)
     return {name: it for name, it in attributes.items() if not isinstance(getattr(kind, name, None), cached_property)}
 

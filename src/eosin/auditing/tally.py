@@ -16,11 +16,11 @@ from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, Out
 
 Tokens = Int[np.ndarray, " length"]
 MOST_EXAMPLES = 16
-"""Loops of which a completion is kept, so that its drift can be measured."""
+"""Loops of which a completion is kept, to measure how its state drifts."""
 
 
 class Tally:
-    """Counts of a range of contexts.
+    """The counts of a range of contexts, while its completions come in.
 
     A completion that was proved infinite counts as if it had been decoded to the limit: its tokens are known.
     """
@@ -34,7 +34,7 @@ class Tally:
         self.causes: Counter[str] = Counter()
         self.loops: dict[tuple[int, ...], LoopCount] = {}
         self.examples: dict[tuple[int, ...], Completion] = {}
-        """Completions in loops that nothing was proved of."""
+        """A completion in each loop without a proof."""
         self.ngrams: Counter[int] = Counter()
         self.repeated: Counter[int] = Counter()
         self.hashes: set[int] = set()
@@ -42,7 +42,7 @@ class Tally:
         self.cut = 0
 
     def add(self, completion: Completion) -> Cause:
-        """Count one completion; the cause that it is counted under."""
+        """Count one completion. Returns the cause under which it is counted."""
         self.tokens += len(completion.tokens)
         if completion.survival is not None:
             self.weights += list_weights(completion.survival.numpy(), self.max_steps)
@@ -77,7 +77,7 @@ class Tally:
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
 
     def _add_ngrams(self, tokens: Tokens, length: int) -> None:
-        """Count those of the first `length` tokens. If there are fewer tokens, the rest repeats them."""
+        """Count those of the first `length` tokens. If fewer tokens are given, the missing ones repeat them."""
         for n in NGRAMS:
             total, different = count_ngrams(tokens[:length], n)
             total = max(total, length - n + 1)
@@ -85,10 +85,10 @@ class Tally:
             self.repeated[n] += total - different
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return None not in self.unended
 
-    def counts(self) -> Counts:
+    def to_counts(self) -> Counts:
         return Counts(
             contexts=len(self.unended),
             tokens=self.tokens,

@@ -59,7 +59,7 @@ def consistent(
 ) -> Any:
     """For `generate(custom_generate=...)`: every truncation that is set keeps eos (Theorem 4.1).
 
-    `generate` does not pass its `streamer` to a function of the user's. Name it `stream_to` instead:
+    `generate` does not pass its `streamer` to a custom function. Name it `stream_to` instead:
 
         model.generate(**inputs, do_sample=True, custom_generate=eosin.hub.consistent, stream_to=streamer)
     """

@@ -43,8 +43,8 @@ class Likelihood:
 
 
 def negative_log_likelihood(model: LanguageModel, batch: Batch) -> Float[Tensor, ""]:
-    """Summed over the tokens of the continuations."""
-    if isinstance(model, Selective):  # of some tokens only
+    """The sum over the tokens of the continuations."""
+    if isinstance(model, Selective):
         log_probs = model.log_probs(batch.prefix, batch.continuation, batch.wanted)
     else:
         log_probs = model.score(batch.prefix, batch.continuation)[batch.wanted]
@@ -61,7 +61,7 @@ def evaluate(
 ) -> Likelihood:
     """The likelihood of a split, or of its first `count` sentences, under a model without dropout.
 
-    Continuations are cut off at the positions that the model has. The watch hears of each batch ("progress").
+    Continuations are cut where the model has no more positions. The watch gets an event "progress" for each batch.
     """
     total = Likelihood()
     window = window_of(model)

@@ -68,7 +68,7 @@ class Session:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What decides the last bits."""
+        """What decides the last bits of the results, beside the settings."""
         threads = torch.get_num_threads()
         return {"device": self.trainer.device.type, "precision": self.precision, "threads": threads}
 
@@ -130,7 +130,7 @@ class Session:
         save_weights(self.writer.folder, trainer.model, trainer.architecture, {**known, **notes})
 
     def finish(self) -> dict[str, Any]:
-        """Measure the best weights, and drop the tensors that resuming needed."""
+        """Measure the best weights, and remove the tensors that resuming needed."""
         trainer, progress = self.trainer, self.trainer.progress
         if not progress.epoch:  # a pretrained model without training
             self.save()
@@ -161,8 +161,8 @@ def train(
 ) -> dict[str, Any]:
     """Train in a run directory, from its last saved state to the end. Returns the perplexities of the best weights.
 
-    The watch hears of "begin", "step", "epoch" and "end", which are in the log too, and of the "progress" of every
-    batch. If it raises `Stopped`, the state is saved first.
+    The watch gets the events "begin", "step", "epoch" and "end", which are logged too, and "progress" for every batch.
+    If it raises `Stopped`, the state is saved first.
     """
     settings.check(corpus)
     choose_precision(precision, choose_device(device))  # refuse before writing anything
