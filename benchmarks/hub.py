@@ -28,7 +28,7 @@ import eosin
 from eosin.data.sources import open_source
 from eosin.errors import BadInput
 from eosin.hub import CausalLM, consistent
-from eosin.hub.loading import HubTokenizer, load_causal
+from eosin.hub.loading import HubTokenizer, Pretrained
 
 CONTEXTS, PREFIX = 64, 10
 PROMISED = {"greedy audit, of generate": 1.0, "consistent top-p, of the built-in warper": 1.0}
@@ -89,7 +89,7 @@ def row_steps(lm: CausalLM, prefix: Tensor, steps: int) -> tuple[int, list[int]]
 
 
 def measured(steps: int, times: int) -> dict[str, float]:
-    lm, tokenizer = load_causal("smollm2")
+    lm, tokenizer = Pretrained("smollm2").load()
     prefix = contexts(tokenizer)
     never = never_produced(lm, prefix, steps)
     endless = CausalLM(lm.model, (never,))

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import eosin
-from eosin.data.corpus import Example
+from eosin.data.corpus import Sentence
 from eosin.loading import open_run
 from eosin.logits import log1mexp
 
@@ -23,7 +23,7 @@ SENTENCES = 3000
 
 
 @torch.inference_mode()
-def split_loss(model: eosin.NeuralLM, sentence: Example) -> tuple[float, float]:
+def split_loss(model: eosin.NeuralLM, sentence: Sentence) -> tuple[float, float]:
     """Nats for where a sentence ends, and for its words."""
     (eos,) = model.eos_ids
     words = sentence.continuation[:-1]

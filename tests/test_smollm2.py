@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 import eosin  # noqa: E402
 from eosin.cli.main import main  # noqa: E402
 from eosin.hub import CausalLM, TerminationFloor, add_head, consistent  # noqa: E402
-from eosin.hub.loading import HubTokenizer, load_causal  # noqa: E402
+from eosin.hub.loading import HubTokenizer, Pretrained  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,7 +24,7 @@ STEPS = 24
 
 @pytest.fixture(scope="module")
 def opened() -> tuple[CausalLM, HubTokenizer]:
-    return load_causal("smollm2")
+    return Pretrained("smollm2").load()
 
 
 def generated(model, row: list[int], **how: object) -> list[int]:

@@ -24,7 +24,7 @@ def load(name: Path | str) -> NeuralLM | CausalLM:
     name  a run directory or a bundled run such as `demo`; or hf: and a model folder, a .gguf file or a hub id
     """
     if str(name).startswith(HUB):
-        return import_hub("loading").load_causal(str(name).removeprefix(HUB))[0]
+        return import_hub("loading").Pretrained(str(name).removeprefix(HUB)).load()[0]
     return open_run(name).model
 
 

@@ -200,7 +200,7 @@ def read_function(inventory: Inventory, value: types.FunctionType, place: str) -
     yield inventory.read(value.__code__, place)
     yield from inventory.read_sequence([value.__defaults__, value.__kwdefaults__, vars(value)], place)
     yield from inventory.read_sequence(map(read_cell, value.__closure__ or ()), f"{place}'s closure")
-    used = {name: value.__globals__[name] for name in list_names(value.__code__) if name in value.__globals__}
+    used = {name: value.__globals__[name] for name in list_used_names(value.__code__) if name in value.__globals__}
     yield from inventory.read_mapping(used, place)
 
 
@@ -211,12 +211,12 @@ def read_cell(cell: types.CellType) -> Any:
         return "empty"
 
 
-def list_names(code: types.CodeType) -> Iterator[str]:
+def list_used_names(code: types.CodeType) -> Iterator[str]:
     """The names that a function uses, and the functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from list_names(constant)
+            yield from list_used_names(constant)
 
 
 def read_code(inventory: Inventory, value: types.CodeType, place: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from eosin.decoding.loops import Tail, extend, find_tail, rotate_cycle, tail_of
 from eosin.outcome import Completion
 from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, Outcomes, Spread, Weights
 
-Tokens = Int[np.ndarray, " length"]
+TokenArray = Int[np.ndarray, " length"]
 MOST_EXAMPLES = 16
 """Loops of which a completion is kept, to measure how its state drifts."""
 
@@ -67,7 +67,7 @@ class Tally:
             self.hashes = set(sorted(self.hashes)[:SMALLEST_HASHES])
         return cause
 
-    def _add_loop(self, completion: Completion, tail: Tail, tokens: Tokens) -> None:
+    def _add_loop(self, completion: Completion, tail: Tail, tokens: TokenArray) -> None:
         cycle = rotate_cycle(tokens[len(tokens) - tail.period :].tolist())
         loop = LoopCount(onset=Spread.of(tail.onset), example=completion.index)
         if completion.proof is not None:
@@ -76,7 +76,7 @@ class Tally:
             self.examples.setdefault(cycle, completion)
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
 
-    def _add_ngrams(self, tokens: Tokens, length: int) -> None:
+    def _add_ngrams(self, tokens: TokenArray, length: int) -> None:
         """Count those of the first `length` tokens. If fewer tokens are given, the missing ones repeat them."""
         for n in NGRAMS:
             total, different = count_ngrams(tokens[:length], n)
@@ -123,7 +123,7 @@ def list_reported_steps(max_steps: int) -> list[int]:
     return [*(step for step in steps if step < max_steps), max_steps]
 
 
-def count_ngrams(tokens: Tokens, n: int) -> tuple[int, int]:
+def count_ngrams(tokens: TokenArray, n: int) -> tuple[int, int]:
     """How many n-grams there are, and how many different ones."""
     if len(tokens) < n:
         return 0, 0

@@ -177,13 +177,8 @@ def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
 
 
 def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
-    model, tokenizer = import_hub("loading").load_causal(
-        name.removeprefix(HUB),
-        device=device,
-        dtype=dtype,
-        eos_ids=given["eos"] or (),
-        trust_remote_code=given["trust_remote_code"],
-    )
+    pretrained = import_hub("loading").Pretrained(name.removeprefix(HUB), given["trust_remote_code"])
+    model, tokenizer = pretrained.load(device=device, dtype=dtype, eos_ids=given["eos"] or ())
     return LoadedModel(
         name=name,
         model=model,

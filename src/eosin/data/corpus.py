@@ -79,7 +79,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Example:
+class Sentence:
     """One sentence: what is given, and what is predicted."""
 
     prefix: Int[Tensor, " prefix"]
@@ -98,11 +98,11 @@ class Split:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> Sentence:
         tokens = self.tokens[self.offsets[index] : self.offsets[index + 1]].long()
-        return Example(tokens[: self.unpredicted], tokens[self.unpredicted :])
+        return Sentence(tokens[: self.unpredicted], tokens[self.unpredicted :])
 
-    def __iter__(self) -> Iterator[Example]:
+    def __iter__(self) -> Iterator[Sentence]:
         return (self[index] for index in range(len(self)))
 
     @cached_property

@@ -40,15 +40,15 @@ class Source:
     def read_sentences(self, split: str, by: str) -> Iterator[str]:
         """Lines, or sentences that spaCy finds: one for each sequence."""
         path = self.paths[split]
-        lines = read_lines(path) if by == "line" else split_by_spacy(self._paragraphs(path), by)
+        lines = read_normalised_lines(path) if by == "line" else split_by_spacy(self._paragraphs(path), by)
         if self.shared:
             lines = (line for number, line in enumerate(lines) if choose_split(number) == split)
         return islice(lines, self.most and (self.most if split == "train" else self.most // 10))
 
     def _paragraphs(self, path: Path) -> Iterator[str]:
         if self.wikitext:
-            return (line for line in read_lines(path) if not is_heading(line))
-        return join_paragraphs(read_lines(path, empty=True))
+            return (line for line in read_normalised_lines(path) if not is_heading(line))
+        return join_paragraphs(read_normalised_lines(path, empty=True))
 
     def compute_digest(self) -> str:
         digest = hash_files([self.paths[split] for split in SPLITS])
@@ -95,7 +95,7 @@ def open_folder(folder: Path) -> Source:
     raise BadInput(f"{folder} is not a folder of texts: it should hold one of {wanted} (or the same with .xz)")
 
 
-def read_lines(path: Path, empty: bool = False) -> Iterator[str]:
+def read_normalised_lines(path: Path, empty: bool = False) -> Iterator[str]:
     """The lines of a text file, with single spaces between words; empty lines only if asked for."""
     for number, line in enumerate(decode_lines(path), 1):
         line = " ".join(line.split())

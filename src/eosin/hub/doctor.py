@@ -17,13 +17,13 @@ from transformers import AutoConfig, GenerationConfig
 from eosin.data.prompts import read_texts
 from eosin.errors import BadInput
 from eosin.hub.endings import find_endings, find_turn_end, join_endings, to_ids
-from eosin.hub.loading import NO_TOKENIZER, explain_errors, locate, open_tokenizer
+from eosin.hub.loading import NO_TOKENIZER, Pretrained, explain_errors
 
 USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
 """What `generate` does where nothing is set."""
 GENERATION = "generation_config.json"
 NAME_AN_EOS = "set generation_config.eos_token_id to the token that ends the training texts"
-MOST_EXAMPLES = 2000
+MOST_TEXTS = 2000
 """Examples of a training set that are read."""
 
 
@@ -89,15 +89,15 @@ def read_model_files(
     folder: str, trained_on: Path | None = None, max_length: int | None = None, trust_remote_code: bool = False
 ) -> ModelFiles:
     """Read everything but the weights. A hub id is read from the local cache, or downloaded."""
-    name, more = locate(folder, trust_remote_code)
+    model = Pretrained(folder, trust_remote_code)
     with explain_errors(folder):
-        config = AutoConfig.from_pretrained(name, **more)
-    tokenizer = open_tokenizer(folder, trust_remote_code)
+        config = AutoConfig.from_pretrained(model.place, **model.options)
+    tokenizer = model.open_tokenizer()
     if tokenizer is None and trained_on is not None:
         raise BadInput(f"{folder} has {NO_TOKENIZER}, and {trained_on} cannot be read without them; leave out --train")
-    written = Path(name) / GENERATION
+    written = Path(model.place) / GENERATION
     try:
-        generation = GenerationConfig.from_pretrained(name)
+        generation = GenerationConfig.from_pretrained(model.place)
     except Exception as error:
         if written.is_file():
             raise BadInput(
@@ -110,7 +110,7 @@ def read_model_files(
 
 def read_examples(path: Path, tokenizer: Any) -> list[list[int]]:
     """The first texts of a file, or its JSON lines with `text` or `messages`, tokenised as by a trainer."""
-    lines = read_texts(path, "an example", MOST_EXAMPLES)
+    lines = read_texts(path, "an example", MOST_TEXTS)
     return [encode_example(line, number, path, tokenizer) for number, line in enumerate(lines, 1)]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from eosin.contracts import Rows
-from eosin.data.batches import Batch, Plan, gather, plan_shuffled
+from eosin.data.batches import Batch, BatchPlan, gather, plan_shuffled
 from eosin.data.corpus import Corpus, Recipe
 from eosin.data.layout import Layout
 from eosin.data.preparation import open_corpus
@@ -33,7 +33,7 @@ from eosin.data.tokenizer import Tokenizer
 from eosin.errors import BadInput
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.heads import add_head
-from eosin.hub.loading import HubTokenizer, load_causal, load_tokenizer
+from eosin.hub.loading import Pretrained
 from eosin.models.checkpoint import build_trained
 from eosin.models.heads import build_head, keeps_softmax, resolve_head
 from eosin.settings import Table, build, check_numbers, check_sections
@@ -45,16 +45,6 @@ EXPORT = "model"
 """The folder of a finished run for transformers."""
 SHORTEST = 8
 """Tokens that a line is assumed to have at least, so that the tokens and not the lines limit a batch."""
-
-
-@dataclass(frozen=True)
-class Pretrained:
-    """The model to fine-tune."""
-
-    model: str
-    """A folder, a .gguf file, a hub id, or smollm2."""
-    trust_remote_code: bool = False
-    """Whether to run code that comes with the model."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +82,14 @@ class PretrainedArchitecture:
 
     def build(self, seed: int = 0) -> CausalLM:
         """The model with pretrained weights, whatever the seed."""
-        remote = self.pretrained.trust_remote_code
-        model, _ = load_causal(self.pretrained.model, dtype=torch.float32, trust_remote_code=remote)
+        model, _ = self.pretrained.load(dtype=torch.float32)
         if keeps_softmax(build_head(self.head)):
             return CausalLM(model.model, model.eos_ids)
         return CausalLM(add_head(model.model, eos_ids=model.eos_ids, count_prompt=True, **self.head), model.eos_ids)
 
-    def load_tokenizer(self) -> HubTokenizer:
-        return load_tokenizer(self.pretrained.model, self.pretrained.trust_remote_code)
-
     def load_text_tokenizer(self) -> tuple[Tokenizer, Layout]:
         """The tokenizer of a corpus, which reads the name of a special token as text, and the layout of a line."""
-        tokenizer = self.load_tokenizer().inner
+        tokenizer = self.pretrained.load_tokenizer().inner
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise BadInput(f"{self.pretrained.model} has a slow tokenizer; fine-tuning needs a fast one")
@@ -165,18 +151,20 @@ class FineTuningConfig:
         return FineTuner(self, corpus, device, precision)
 
     def load_model(self, folder: Path) -> CausalLM:
-        export = folder / EXPORT
-        if not export.is_dir():  # the run is not finished: start from the pretrained model
-            return build_trained(folder, self.base)
-        return load_causal(str(export), trust_remote_code=self.base.pretrained.trust_remote_code)[0]
+        exported = self._find_export(folder)
+        return exported.load()[0] if exported else build_trained(folder, self.base)
 
     def encode_prompts(self, folder: Path, texts: Sequence[str]) -> Prompts:
         """Prompts as the lines of the corpus begin."""
-        export = folder / EXPORT
-        tokenizer = (load_tokenizer(str(export)) if export.is_dir() else self.base.load_tokenizer()).inner
+        tokenizer = (self._find_export(folder) or self.base.pretrained).load_tokenizer().inner
         layout = make_layout(tokenizer, self.base.pretrained.model)
         start = [] if layout.bos is None else [layout.bos]
         return Prompts([[*start, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in texts])
+
+    def _find_export(self, folder: Path) -> Pretrained | None:
+        """The model of a finished run, which does not need the one that it started from."""
+        export = replace(self.base.pretrained, model=str(folder / EXPORT))
+        return export if (folder / EXPORT).is_dir() else None
 
     @property
     def measured_lines(self) -> int | None:
@@ -219,7 +207,7 @@ class FineTuner(Trainer):
     def rate(self) -> float:
         return self.settings.learning_rate * (1 - self.progress.step / self.settings.steps)
 
-    def plan_epoch(self) -> Plan:
+    def plan_epoch(self) -> BatchPlan:
         """The batches up to the next validation, from an endless stream of shuffled passes."""
         first = self.progress.epoch * self.settings.validate_every
         last = min(first + self.settings.validate_every, self.settings.steps)
@@ -249,7 +237,7 @@ class FineTuner(Trainer):
             shutil.rmtree(leftover, ignore_errors=True)
         try:
             self.model.model.save_pretrained(partial)
-            self.architecture.load_tokenizer().inner.save_pretrained(partial)
+            self.architecture.pretrained.load_tokenizer().inner.save_pretrained(partial)
             partial.rename(folder / EXPORT)
         except SafetensorError as error:
             raise OSError(f"cannot write {partial}: {error}") from error

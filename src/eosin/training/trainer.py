@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from eosin.contracts import Rows
-from eosin.data.batches import Batch, Plan, gather, plan_shuffled
+from eosin.data.batches import Batch, BatchPlan, gather, plan_shuffled
 from eosin.data.corpus import Corpus
 from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
@@ -92,7 +92,7 @@ class Trainer:
         decay = 1 - self.progress.step / steps if self.settings.falling else 1
         return self.progress.rate * decay * warmup
 
-    def plan_epoch(self) -> Plan:
+    def plan_epoch(self) -> BatchPlan:
         """The sentences of each batch of the current epoch."""
         seed = derive_seed(self.settings.seed, "order", self.progress.epoch)
         return plan_shuffled(self.corpus.train.lengths, self.settings.batch, seed)
