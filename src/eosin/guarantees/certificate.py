@@ -17,7 +17,7 @@ import math
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -102,19 +102,18 @@ def certify(model: Generative, decoder: str | Decoder) -> Certificate:
     decoder  a specification such as "greedy" or "consistent-nucleus:0.2", or a Decoder
     """
     bounds = EndingBounds.create(model, decoder)
-    rare_after, log10_rare_after = bounds.find_rare_step()
-    certificate = Certificate(
+    rare_after, log10_rare_after = bounds.rare_step
+    return Certificate(
         decoder=str(bounds.decoder),
         consistent=None if bounds.first_possible is None else True,
         theorem=choose_theorem(bounds),
-        ends_by=None if bounds.first_certain is None else bounds.first_certain + bounds.extra_steps,
+        ends_by=bounds.ends_by,
         rare_after=rare_after,
         log10_rare_after=log10_rare_after,
         log10_xi=bounds.log10_xi,
         grounds=bounds.grounds,
-        explanation=(),
+        explanation=tuple(explain(bounds)),
     )
-    return replace(certificate, explanation=tuple(explain(bounds, certificate)))
 
 
 @own_precision()
@@ -133,7 +132,7 @@ def find_floor(model: Generative, decoder: str | Decoder, budget: int, grace: in
     cached = PromisesOnly(model.vocab_size, model.eos_ids, cache(partial(get_promise, model)))
 
     def is_enough(epsilon: float) -> bool:
-        rare_after, _ = EndingBounds.create(Floor(cached, epsilon, wanted), decoder).find_rare_step()
+        rare_after, _ = EndingBounds.create(Floor(cached, epsilon, wanted), decoder).rare_step
         return rare_after is not None and rare_after <= budget
 
     while not is_enough(EPSILONS[-1]):
@@ -223,8 +222,13 @@ class EndingBounds:
 
     @cached_property
     def first_certain(self) -> int | None:
-        """The first step at which decoding certainly ends."""
+        """The first step at which decoding, or a hypothesis of a beam, certainly ends."""
         return self.find_first_step(above=CERTAIN_LOG_ODDS)
+
+    @property
+    def ends_by(self) -> int | None:
+        """The step by which every decoding has ended."""
+        return None if self.first_certain is None else self.first_certain + self.extra_steps
 
     def find_first_step(self, above: float) -> int | None:
         """The first step at which the log-odds of ending exceed a number. A promise never falls, so all later ones do.
@@ -244,7 +248,8 @@ class EndingBounds:
             points = split_interval(low, high)
         return high
 
-    def find_rare_step(self) -> tuple[int | None, float | None]:
+    @cached_property
+    def rare_step(self) -> tuple[int | None, float | None]:
         """The step from which on survival is below 1e-6, if it has few enough digits, and its log10.
 
         Each step of a block counts as the first of the block, whose log-odds are the least.
@@ -286,9 +291,9 @@ def choose_theorem(bounds: EndingBounds) -> str:
     return "Theorem 4.3" if bounds.decoder.rows_per_context > 1 else "Theorem 4.2"
 
 
-def explain(bounds: EndingBounds, certificate: Certificate) -> Iterator[str]:
+def explain(bounds: EndingBounds) -> Iterator[str]:
     """A certificate in sentences."""
-    ends_by, rare_after, log10_rare_after = certificate.ends_by, certificate.rare_after, certificate.log10_rare_after
+    ends_by, (rare_after, log10_rare_after) = bounds.ends_by, bounds.rare_step
     eos = "p(eos)" if bounds.temperature == 1 else f"p(eos) at temperature {bounds.temperature:g}"
     if ends_by is not None:
         yield f"Every decoding has ended by step {ends_by:,}."
