@@ -7,7 +7,7 @@ sentence is shorter. The continuation is the rest, <eos> included.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -153,6 +153,15 @@ class Corpus:
     def count_after_context(self, split: str) -> Int[Tensor, " sentences"]:
         """Tokens after the context of each sentence, <eos> included."""
         return self.splits[split].offsets.diff() - self.prefix_length
+
+    def check_settings(self, data: Mapping[str, Any]) -> None:
+        """Raise BadInput if these settings of the section [data] are not those of the corpus."""
+        for key, wanted in data.items():
+            if getattr(self.recipe, key) != wanted:
+                raise BadInput(
+                    f"data.{key} is {wanted!r} in the settings, but the corpus was prepared with "
+                    f"{getattr(self.recipe, key)!r}; name a text instead of a prepared corpus, or change data.{key}"
+                )
 
     @property
     def statistics(self) -> dict[str, Any]:

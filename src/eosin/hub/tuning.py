@@ -132,13 +132,8 @@ class FineTuningConfig:
 
     def check(self, corpus: Corpus) -> None:
         """Raise BadInput unless the corpus has these settings and the tokens of the model."""
-        for key in ("tokenization", "context", "short", "sentences_by"):
-            mine, theirs = getattr(self.data, key), getattr(corpus.recipe, key)
-            if mine != theirs:
-                raise BadInput(
-                    f"data.{key} is {mine!r} in the settings, but the corpus was prepared with {theirs!r}; "
-                    "name a text instead of a prepared corpus"
-                )
+        keys = ("tokenization", "context", "short", "sentences_by")
+        corpus.check_settings({key: getattr(self.data, key) for key in keys})
 
     def resolve(self, corpus: Corpus) -> dict[str, Table]:
         return {**self.sections, "data": {**asdict(corpus.recipe), "source": self.data.source}}

@@ -112,14 +112,8 @@ class Config:
 
     def resolve(self, corpus: Corpus) -> dict[str, Table]:
         """All sections with every default, as config.toml holds them."""
-        data = asdict(corpus.recipe)
-        for key, value in self.data_table.items():
-            if key != "source" and data[key] != value:
-                raise BadInput(
-                    f"data.{key} is {value!r} in the settings, but the corpus was prepared with {data[key]!r}; "
-                    f"prepare another, or say --set data.{key}={data[key]}"
-                )
-        data["source"] = self.data_table.get("source", corpus.recipe.source)
+        corpus.check_settings({key: value for key, value in self.data_table.items() if key != "source"})
+        data = {**asdict(corpus.recipe), "source": self.data_table.get("source", corpus.recipe.source)}
         architecture = self.resolve_architecture(corpus.tokenizer.vocab_size)
         for key, value in self.model["output"].items():
             if architecture.output[key] != value:
