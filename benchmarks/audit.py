@@ -155,7 +155,7 @@ def alone(count: int) -> tuple[float, float]:
 def audit_alone(count: int) -> None:
     import resource
 
-    model, contexts = eosin.load(RUN), open_run(RUN).corpus.contexts("train", count)
+    model, contexts = eosin.load(RUN), open_run(RUN).corpus.take_contexts("train", count)
     took = seconds(lambda: eosin.audit(model, contexts, ["greedy"], max_steps=LIMIT))
     print(json.dumps([took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 
@@ -168,7 +168,7 @@ def main() -> None:
         audit_alone(arguments.alone)
         return
     model = eosin.load(trained())
-    contexts = open_run(RUN).corpus.contexts("test", CONTEXTS)
+    contexts = open_run(RUN).corpus.take_contexts("test", CONTEXTS)
     print(f"vocabulary {model.vocab_size:,}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(eosin.audit(model, contexts, ["greedy", "nucleus:0.4", "ancestral"], max_steps=LIMIT))
     found = {}

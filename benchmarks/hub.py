@@ -28,7 +28,7 @@ import eosin
 from eosin.data.sources import open_source
 from eosin.errors import BadInput
 from eosin.hub import CausalLM, consistent
-from eosin.hub.loading import Words, load_causal
+from eosin.hub.loading import HubTokenizer, Pretrained
 
 CONTEXTS, PREFIX = 64, 10
 PROMISED = {"greedy audit, of generate": 1.0, "consistent top-p, of the built-in warper": 1.0}
@@ -48,9 +48,9 @@ def alternating(first: Callable[[], object], second: Callable[[], object], times
     return median(seconds(first) / seconds(second) for _ in range(times))
 
 
-def contexts(words: Words) -> Tensor:
-    lines = open_source("wikitext-2").sentences("test", "line")
-    rows = (words.inner(line)["input_ids"][:PREFIX] for line in lines)
+def contexts(tokenizer: HubTokenizer) -> Tensor:
+    lines = open_source("wikitext-2").read_sentences("test", "line")
+    rows = (tokenizer.inner(line)["input_ids"][:PREFIX] for line in lines)
     return torch.tensor(list(itertools.islice((row for row in rows if len(row) == PREFIX), CONTEXTS)))
 
 
@@ -89,8 +89,8 @@ def row_steps(lm: CausalLM, prefix: Tensor, steps: int) -> tuple[int, list[int]]
 
 
 def measured(steps: int, times: int) -> dict[str, float]:
-    lm, words = load_causal("smollm2")
-    prefix = contexts(words)
+    lm, tokenizer = Pretrained("smollm2").load()
+    prefix = contexts(tokenizer)
     never = never_produced(lm, prefix, steps)
     endless = CausalLM(lm.model, (never,))
     found = {
@@ -100,7 +100,7 @@ def measured(steps: int, times: int) -> dict[str, float]:
             times,
         )
     }
-    full_stops = tuple(token for mark in (".", " .") for token in words.inner(mark)["input_ids"])
+    full_stops = tuple(token for mark in (".", " .") for token in tokenizer.inner(mark)["input_ids"])
     rows, lengths = row_steps(CausalLM(lm.model, full_stops), prefix, steps)
     of_ended = CONTEXTS * max(lengths) - sum(lengths)
     found["row-steps saved, of those of ended rows"] = (CONTEXTS * max(lengths) - rows) / of_ended

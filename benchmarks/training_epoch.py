@@ -22,7 +22,7 @@ from eosin.data.batches import Batch, gather
 from eosin.data.corpus import Recipe, load_corpus
 from eosin.data.preparation import prepare
 from eosin.training.config import Config
-from eosin.training.evaluation import EVALUATED_TOGETHER, negative_log_likelihood
+from eosin.training.evaluation import EVALUATION_BATCH, negative_log_likelihood
 from eosin.training.memory import keep_memory
 from eosin.training.trainer import Trainer
 
@@ -97,7 +97,7 @@ def measure(core: str, head: str, data: Path, count: int) -> tuple[float, float]
     longest = corpus.train.lengths.argsort()
     trainer.learn(gather(corpus.train, longest[-trainer.settings.batch :]))
     with torch.inference_mode():
-        negative_log_likelihood(trainer.model, gather(corpus.train, longest[-EVALUATED_TOGETHER:]))
+        negative_log_likelihood(trainer.model, gather(corpus.train, longest[-EVALUATION_BATCH:]))
     tokens = sum(batch.tokens for batch in sample)
     epoch = whole / tokens * int(corpus.train.lengths.sum())
     return epoch / 60, whole / bare

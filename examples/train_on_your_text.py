@@ -1,6 +1,6 @@
-"""From a text file to a run directory to the question: does it stop? Two small models, with and without the cure.
+"""Train two small models on a text, with and without a self-terminating head, and ask: do they stop?
 
-On so little text both end at once, mostly with a full stop; a model shows loops when it has learnt more.
+On so little text both end at once, mostly with a full stop. A model shows loops when it has learnt more.
 
 python examples/train_on_your_text.py [FILE]        a sentence a line; without a file, part of WikiText-2
 """
@@ -21,15 +21,16 @@ CONTEXTS, MAX_STEPS = 100, 500
 HEADS = ({"kind": "softmax"}, {"kind": "self-terminating", "epsilon": 0.01})
 
 
-def some_sentences(path: Path) -> Path:
-    sentences = open_source("wikitext-2-sentences").sentences("train", "line")
+def write_sentences(path: Path) -> Path:
+    """Write the first sentences of WikiText-2 to a file."""
+    sentences = open_source("wikitext-2-sentences").read_sentences("train", "line")
     path.write_text("\n".join(islice(sentences, 12 * CONTEXTS)), encoding="utf-8")
     return path
 
 
 def main(text: Path | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        text = text or some_sentences(Path(folder) / "sentences.txt")
+        text = text or write_sentences(Path(folder) / "sentences.txt")
         corpus = prepare(Recipe(source=str(text), tokenization="word"), Path(folder) / "corpus")
         for head in HEADS:
             settings = {
@@ -40,7 +41,7 @@ def main(text: Path | None = None) -> None:
             run = Path(folder) / head["kind"]
             result = train(Config.from_table(settings), corpus, run)
             completions = eosin.decode(
-                eosin.load(run), corpus.contexts("train", CONTEXTS), "greedy", max_steps=MAX_STEPS
+                eosin.load(run), corpus.take_contexts("train", CONTEXTS), "greedy", max_steps=MAX_STEPS
             )
             share = 1 - float(completions.terminated.double().mean())
             print(f"{head['kind']:18} test perplexity {result['test_perplexity']:8.1f}, not ended: {share:4.0%}")

@@ -1,4 +1,4 @@
-"""What does a head cost, and where? The loss of a model in two parts: where sentences end, and their words.
+"""What does a head cost, and where? The loss of a model in two split_loss: where sentences end, and their words.
 
     log p(word) = log(1 - p(eos)) + log p(word | the sentence goes on)
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import eosin
-from eosin.data.corpus import Example
+from eosin.data.corpus import Sentence
 from eosin.loading import open_run
 from eosin.logits import log1mexp
 
@@ -23,7 +23,7 @@ SENTENCES = 3000
 
 
 @torch.inference_mode()
-def parts(model: eosin.NeuralLM, sentence: Example) -> tuple[float, float]:
+def split_loss(model: eosin.NeuralLM, sentence: Sentence) -> tuple[float, float]:
     """Nats for where a sentence ends, and for its words."""
     (eos,) = model.eos_ids
     words = sentence.continuation[:-1]
@@ -41,7 +41,7 @@ def main(*runs: str) -> None:
         opened = open_run(run)
         model, test = opened.model, opened.corpus.splits["test"]
         sentences = [test[index] for index in range(min(SENTENCES, len(test)))]
-        ends, words = map(sum, zip(*(parts(model, sentence) for sentence in sentences), strict=True))
+        ends, words = map(sum, zip(*(split_loss(model, sentence) for sentence in sentences), strict=True))
         count = sum(len(sentence.continuation) - 1 for sentence in sentences)
         whole = math.exp((ends + words) / (count + len(sentences)))
         print(

@@ -1,4 +1,4 @@
-"""Which decoders end? The model of Theorem 3.4, a loop, and three ways to make them stop. This is `make demo`.
+"""Which decoders end? The model of Theorem 3.4, a loop, and three ways to make them stop.
 
 Theorem 3.4 of the paper builds a recurrent language model that ends with probability one, and from which every
 decoder that can drop eos returns a sequence that never does. Here it is decoded with each of them.
@@ -23,7 +23,7 @@ DECODERS = {
 }
 
 
-def self_terminating_twin():
+def build_self_terminating_twin():
     """The same weights under the paper's self-terminating head."""
     model = build_theorem_3_4(VOCAB)
     model.head = SelfTerminating(epsilon=0.01)
@@ -34,7 +34,7 @@ def main() -> None:
     models = {
         "Theorem 3.4": build_theorem_3_4(VOCAB),
         "a loop": Repeater(VOCAB - 1, p=0.02),
-        "3.4, self-terminating": self_terminating_twin(),
+        "3.4, self-terminating": build_self_terminating_twin(),
         "3.4 on a floor": eosin.Floor(build_theorem_3_4(VOCAB), epsilon=0.01),
     }
     prefixes = torch.randint(1, VOCAB, (CONTEXTS, 5), generator=torch.Generator().manual_seed(0))

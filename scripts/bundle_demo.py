@@ -16,13 +16,14 @@ from pathlib import Path
 
 import tomli_w
 
+from eosin.bundled_runs import BUNDLED_RUNS, TWINS
 from eosin.cli.progress import Bar
 from eosin.data.corpus import Corpus, Split, hash_corpus
 from eosin.data.preparation import list_tensors, prepare, write_corpus
 from eosin.data.tokenizer import TOKENIZER
 from eosin.models.checkpoint import CONFIG, WEIGHTS
 from eosin.paper.execution import load_settings
-from eosin.storage.files import BUNDLED_RUNS, TWINS, write_text
+from eosin.storage.files import write_text
 from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.loop import train
 from eosin.training.run import CORPUS
@@ -50,7 +51,7 @@ def bundle_run(run: Path, corpus: Corpus) -> None:
 
 
 def cut_corpus(corpus: Corpus) -> Corpus:
-    splits = {name: first_sentences(split, KEPT[name]) for name, split in corpus.splits.items()}
+    splits = {name: take_first_sentences(split, KEPT[name]) for name, split in corpus.splits.items()}
     folder = BUNDLED_RUNS / "demo-corpus"
     digest = hash_corpus(list_tensors(splits), corpus.tokenizer, corpus.recipe, corpus.layout)
     kept = replace(corpus, splits=splits, folder=folder, digest=digest)
@@ -59,9 +60,9 @@ def cut_corpus(corpus: Corpus) -> Corpus:
     return kept
 
 
-def first_sentences(split: Split, count: int | None) -> Split:
+def take_first_sentences(split: Split, count: int | None) -> Split:
     offsets = split.offsets[: None if count is None else count + 1].clone()
-    return Split(split.tokens[: offsets[-1]].clone(), offsets, split.prefix_length)
+    return Split(split.tokens[: offsets[-1]].clone(), offsets, split.unpredicted)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = "<!-- help of every command -->"
+HELP_GOES_HERE = "<!-- help of every command -->"
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -25,21 +25,22 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Fill in the help of the commands, and let links to results lead to their pages."""
-    if COMMANDS in markdown:
-        markdown = markdown.replace(COMMANDS, help_of_all_commands())
+    if HELP_GOES_HERE in markdown:
+        markdown = markdown.replace(HELP_GOES_HERE, format_help_of_all_commands())
     return markdown.replace("](../results/", "](results/").replace("/README.md)", "/index.md)")
 
 
-def help_of_all_commands() -> str:
+def format_help_of_all_commands() -> str:
     from eosin.cli.main import COMMANDS
 
     os.environ["COLUMNS"] = "100"
     return "\n".join(
-        f"## eosin {command}\n\n{summary}\n\n```text\n{help_of(command)}```\n" for command, summary in COMMANDS.items()
+        f"## eosin {command}\n\n{summary}\n\n```text\n{read_help(command)}```\n"
+        for command, summary in COMMANDS.items()
     )
 
 
-def help_of(command: str) -> str:
+def read_help(command: str) -> str:
     from eosin.cli.main import main
 
     text = io.StringIO()

@@ -28,6 +28,7 @@ from members import (
     neural,
     prefixes,
 )
+from torch.nn import functional
 from torch.testing import assert_close
 
 import eosin
@@ -35,14 +36,7 @@ from eosin.decoding.floor import Floor
 from eosin.decoding.samplers import Greedy, Sampler
 from eosin.decoding.truncation import Consistent, Eta, Interval, MinP, Rule, SmallestSet, TopK, Typical
 from eosin.errors import BadInput
-from eosin.guarantees.certificate import (
-    EPSILONS,
-    ONE_BY_ONE,
-    bound_log_survival,
-    certify,
-    epsilon_for_budget,
-    floor_for_budget,
-)
+from eosin.guarantees.certificate import EPSILONS, ONE_BY_ONE, EndingBounds, certify, find_epsilon, find_floor
 from eosin.log_odds import NO_PROMISE, Promise, apply_temperature, get_promise, is_most_probable
 from eosin.logits import as_logits
 from eosin.models.heads import HEADS, NonMonotonic, SelfTerminating
@@ -346,6 +340,13 @@ def test_a_tie_guarantees_nothing():
 # the certificate: one formula
 
 
+def bound_log_survival(model, spec: str, max_steps: int) -> torch.Tensor:
+    """An upper bound on the log of the share that has not ended after 1, 2, ..., max_steps steps."""
+    bounds = EndingBounds.create(model, spec)
+    hazard = functional.softplus(bounds.bound_at(counted(max_steps)))
+    return -functional.pad(hazard, (min(bounds.extra_steps, max_steps), 0)).cumsum(0)[:max_steps]
+
+
 def brute_force(model, spec: str, steps: int) -> tuple[int | None, int | None]:
     """The first step that is certain, and the first after which survival is below 1e-6, by going through them."""
     bound = bound_log_survival(model, spec, steps)
@@ -630,7 +631,7 @@ def test_a_decoder_of_one_s_own():
 def test_a_floor_for_a_budget(spec: str):
     """It keeps to the budget, and the next lower one does not; half of the steps are left alone."""
     loop, budget = Repeater(VOCAB - 1, p=0.0), 12
-    floor = floor_for_budget(loop, spec, budget)
+    floor = find_floor(loop, spec, budget)
     assert certify(floor, spec).ends_within(budget)
     lower = EPSILONS[EPSILONS.index(floor.epsilon) - 1]
     assert not certify(Floor(loop, lower, floor.grace), spec).ends_within(budget)
@@ -642,25 +643,25 @@ def test_a_floor_for_a_budget(spec: str):
 def test_floors_in_numbers():
     expected = {"greedy": 2.77e-3, "beam:4": 2.81e-3, "beam:4,stop=first": 2.77e-3, "ancestral": 4.41e-4}
     for spec, epsilon in expected.items():
-        floor = floor_for_budget(Coin(0.0, VOCAB), spec, 500)
+        floor = find_floor(Coin(0.0, VOCAB), spec, 500)
         assert (floor.epsilon, floor.grace) == (epsilon, 250)
 
 
 def test_a_short_budget_shortens_the_grace_and_a_given_one_stays():
-    assert floor_for_budget(Coin(0.0), "beam:4", 5).grace == 1
-    assert floor_for_budget(Coin(0.0), "greedy", 100, grace=0).grace == 0
-    assert floor_for_budget(Coin(0.0), "greedy", 100, grace=99).epsilon == 0.501
+    assert find_floor(Coin(0.0), "beam:4", 5).grace == 1
+    assert find_floor(Coin(0.0), "greedy", 100, grace=0).grace == 0
+    assert find_floor(Coin(0.0), "greedy", 100, grace=99).epsilon == 0.501
     with pytest.raises(BadInput, match="no floor with a grace of 100 ends greedy by step 100"):
-        floor_for_budget(Coin(0.0), "greedy", 100, grace=100)
+        find_floor(Coin(0.0), "greedy", 100, grace=100)
     with pytest.raises(BadInput, match="no floor with a grace of 0 ends beam:4 by step 3"):
-        floor_for_budget(Coin(0.0), "beam:4", 3)
+        find_floor(Coin(0.0), "beam:4", 3)
     with pytest.raises(BadInput, match="budget must be a whole number from 1"):
-        floor_for_budget(Coin(0.0), "greedy", 0)
+        find_floor(Coin(0.0), "greedy", 0)
 
 
 @pytest.mark.parametrize("budget", [1, 2, 69, 500, 693, 1500, 100_000])
 def test_an_epsilon_for_a_budget(budget: int):
-    epsilon = epsilon_for_budget(budget)
+    epsilon = find_epsilon(budget)
     lower = EPSILONS[EPSILONS.index(epsilon) - 1]
 
     def bound(epsilon: float) -> int:

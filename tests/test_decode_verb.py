@@ -58,7 +58,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 def test_decode_prints_what_the_library_decodes(name: str, spec: str, capsys: pytest.CaptureFixture[str]):
     arguments = ["decode", name, "--decoder", spec, "--contexts", "train", "--count", "4", "--max-steps", "12"]
     found = [json.loads(line) for line in printed(capsys, *arguments, "--seed", "2", "--json")]
-    prefixes = open_run(name).corpus.contexts("train", 4)
+    prefixes = open_run(name).corpus.take_contexts("train", 4)
     expected = eosin.decode(eosin.load(name), prefixes, spec, max_steps=12, seed=2)
     assert [each["tokens"] for each in found] == expected.tokens
     assert [each["cause"] == "eos" for each in found] == expected.terminated.tolist()

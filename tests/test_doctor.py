@@ -11,37 +11,37 @@ transformers = pytest.importorskip("transformers")
 from tokenizers_made_up import WORDS, tokenizer  # noqa: E402
 
 from eosin.cli.main import main  # noqa: E402
-from eosin.hub.doctor import CHECKS, Finding, Patient, examine, open_patient  # noqa: E402
+from eosin.hub.doctor import CHECKS, Finding, ModelFiles, examine, read_model_files  # noqa: E402
 
 
-def healthy(**settings: object) -> Patient:
+def healthy(**settings: object) -> ModelFiles:
     config = transformers.LlamaConfig(vocab_size=len(WORDS), eos_token_id=2, pad_token_id=0, max_position_embeddings=64)
     generation = transformers.GenerationConfig(eos_token_id=2, pad_token_id=0, max_new_tokens=50)
-    return replace(Patient(tokenizer(), config, generation), **settings)
+    return replace(ModelFiles(tokenizer(), config, generation), **settings)
 
 
-def with_generation(**settings: object) -> Patient:
+def with_generation(**settings: object) -> ModelFiles:
     return healthy(generation=transformers.GenerationConfig(**{"eos_token_id": 2, "max_new_tokens": 50, **settings}))
 
 
 FAULTS = {
-    "no_tokenizer": healthy(tokenizer=None),
-    "no_eos": healthy(
+    "find_missing_tokenizer": healthy(tokenizer=None),
+    "find_missing_eos": healthy(
         tokenizer=tokenizer(eos_token=None),
         config=transformers.LlamaConfig(eos_token_id=None),
         generation=transformers.GenerationConfig(),
     ),
-    "disagreeing_eos": with_generation(eos_token_id=4),
-    "unknown_eos": with_generation(eos_token_id=[2, 99]),
-    "turn_end_is_no_eos": healthy(tokenizer=tokenizer(chat=True)),
-    "padding_is_eos": healthy(tokenizer=tokenizer(pad_token="</s>")),
-    "untrained_eos": healthy(examples=[[7, 9], [9, 10], [7, 2]]),
-    "truncated_eos": healthy(examples=[[7, 9, 9, 9, 2]] * 3, max_length=3),
-    "penalised_eos": with_generation(repetition_penalty=1.2),
-    "banned_eos": with_generation(bad_words_ids=[[2]]),
-    "incomplete_sampling": with_generation(do_sample=True),
-    "forced_eos": with_generation(forced_eos_token_id=2),
-    "longest_output": healthy(),
+    "find_disagreeing_eos": with_generation(eos_token_id=4),
+    "find_unknown_eos": with_generation(eos_token_id=[2, 99]),
+    "find_unlisted_turn_end": healthy(tokenizer=tokenizer(chat=True)),
+    "find_padding_as_eos": healthy(tokenizer=tokenizer(pad_token="</s>")),
+    "find_untrained_eos": healthy(examples=[[7, 9], [9, 10], [7, 2]]),
+    "find_truncated_eos": healthy(examples=[[7, 9, 9, 9, 2]] * 3, max_length=3),
+    "find_penalised_eos": with_generation(repetition_penalty=1.2),
+    "find_banned_eos": with_generation(bad_words_ids=[[2]]),
+    "find_incomplete_sampling": with_generation(do_sample=True),
+    "find_forced_eos": with_generation(forced_eos_token_id=2),
+    "find_longest_output": healthy(),
 }
 
 
@@ -55,7 +55,7 @@ def test_a_check_finds_its_fault_and_nothing_in_a_healthy_model(check):
     assert found.what
     assert found.why
     assert found.fix
-    if check.__name__ not in ("longest_output", "incomplete_sampling"):
+    if check.__name__ not in ("find_longest_output", "find_incomplete_sampling"):
         assert list(check(healthy(examples=[[7, 2], [9, 10, 2]], max_length=30))) == []
 
 
@@ -64,10 +64,10 @@ def test_a_check_finds_its_fault_and_nothing_in_a_healthy_model(check):
     [{"min_new_tokens": "40"}, {"repetition_penalty": "1.2"}, {"bad_words_ids": [0]}, {"suppress_tokens": 5}],
 )
 def test_a_value_of_the_wrong_kind_is_a_finding(generation: dict[str, object]):
-    patient = healthy()
+    files = healthy()
     for name, value in generation.items():
-        setattr(patient.generation, name, value)
-    assert any("failed" in finding.what for finding in examine(patient))
+        setattr(files.generation, name, value)
+    assert any("failed" in finding.what for finding in examine(files))
 
 
 def test_a_healthy_model_has_nothing_wrong():
@@ -79,8 +79,8 @@ def test_long_minima_are_wrong_and_short_ones_worth_knowing():
     assert not any(finding.wrong for finding in examine(with_generation(min_new_tokens=5)))
 
 
-def saved(folder: Path, patient: Patient) -> Path:
-    for part in (patient.tokenizer, patient.config, patient.generation):
+def saved(folder: Path, files: ModelFiles) -> Path:
+    for part in (files.tokenizer, files.config, files.generation):
         part.save_pretrained(folder)
     return folder
 
@@ -101,10 +101,10 @@ def test_a_training_set_is_read(tmp_path: Path):
     folder = saved(tmp_path / "model", healthy(tokenizer=tokenizer(chat=True, adds_eos=False)))
     lines = [{"text": "a b </s>"}, {"text": "a"}, {"messages": [{"role": "user", "content": "a"}]}]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    patient = open_patient(str(folder), tmp_path / "train.jsonl")
-    assert [ids[-1] for ids in patient.examples] == [2, 9, 4]
+    files = read_model_files(str(folder), tmp_path / "train.jsonl")
+    assert [ids[-1] for ids in files.examples] == [2, 9, 4]
     (tmp_path / "train.txt").write_text("a b\nb\n")
-    assert len(open_patient(str(folder), tmp_path / "train.txt").examples) == 2
+    assert len(read_model_files(str(folder), tmp_path / "train.txt").examples) == 2
 
 
 def model_folder(folder: Path, kind: str = "gpt2", **files: dict[str, object]) -> Path:
@@ -118,54 +118,55 @@ def model_folder(folder: Path, kind: str = "gpt2", **files: dict[str, object]) -
 
 def found_in(folder: Path) -> dict[str, Finding]:
     """The first finding of each check that has one."""
-    patient = open_patient(str(folder))
-    return {check.__name__: found[0] for check in CHECKS if (found := list(check(patient)))}
+    files = read_model_files(str(folder))
+    return {check.__name__: found[0] for check in CHECKS if (found := list(check(files)))}
 
 
 def test_a_tokenizer_that_transformers_makes_up_is_not_believed(tmp_path: Path):
     for kind in ("gpt2", "gpt_neox", "qwen2", "gemma", "bert", "llama"):
         folder = model_folder(tmp_path / kind, kind)
-        assert open_patient(str(folder)).tokenizer is None
+        assert read_model_files(str(folder)).tokenizer is None
         found = found_in(folder)
-        assert "no tokenizer files" in found["no_tokenizer"].what
-        assert not found["no_tokenizer"].wrong
+        assert "no tokenizer files" in found["find_missing_tokenizer"].what
+        assert not found["find_missing_tokenizer"].wrong
         assert (
-            "eos 50256 (config, generation config) is no token of the model, which has 33" in found["unknown_eos"].what
+            "eos 50256 (config, generation config) is no token of the model, which has 33"
+            in found["find_unknown_eos"].what
         )
-        assert "no other token is named" in found["unknown_eos"].why
-        assert found["unknown_eos"].wrong
-        assert "disagreeing_eos" not in found
+        assert "no other token is named" in found["find_unknown_eos"].why
+        assert found["find_unknown_eos"].wrong
+        assert "find_disagreeing_eos" not in found
         assert not any("50256" in each.fix for each in found.values())
 
 
 def test_a_tokenizer_without_its_vocabulary_is_none(tmp_path: Path):
     said = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>"}
-    assert open_patient(str(model_folder(tmp_path / "model", tokenizer_config=said))).tokenizer is None
+    assert read_model_files(str(model_folder(tmp_path / "model", tokenizer_config=said))).tokenizer is None
 
 
 def test_a_tokenizer_of_bytes_needs_no_vocabulary(tmp_path: Path):
     folder = model_folder(tmp_path / "model")
     transformers.ByT5Tokenizer().save_pretrained(folder)
-    assert open_patient(str(folder)).named["tokenizer"] == (1,)
+    assert read_model_files(str(folder)).endings_by_source["tokenizer"] == (1,)
 
 
 def test_a_vocabulary_of_its_own_kind_is_read(tmp_path: Path):
     folder = model_folder(tmp_path / "model", vocab={"<|endoftext|>": 7, "a": 0})
     (folder / "merges.txt").write_text("")
-    assert open_patient(str(folder)).named["tokenizer"] == (7,)
+    assert read_model_files(str(folder)).endings_by_source["tokenizer"] == (7,)
 
 
 def test_no_token_is_advised_that_the_model_has_not(tmp_path: Path):
     """Neither the one of the config nor the one of the tokenizer."""
     folder = model_folder(tmp_path / "model", generation_config={"eos_token_id": [3, 50256]})
     found = found_in(folder)
-    assert found["disagreeing_eos"].fix == "set generation_config.eos_token_id = [3]"
-    assert not found["disagreeing_eos"].wrong
-    assert found["unknown_eos"].fix.endswith("[3]")
+    assert found["find_disagreeing_eos"].fix == "set generation_config.eos_token_id = [3]"
+    assert not found["find_disagreeing_eos"].wrong
+    assert found["find_unknown_eos"].fix.endswith("[3]")
     tokenizer().save_pretrained(folder)
     found = found_in(folder)
-    assert found["disagreeing_eos"].fix == "set generation_config.eos_token_id = [2, 3]"
-    assert found["disagreeing_eos"].wrong
+    assert found["find_disagreeing_eos"].fix == "set generation_config.eos_token_id = [2, 3]"
+    assert found["find_disagreeing_eos"].wrong
     small = healthy(tokenizer=tokenizer(chat=True), config=transformers.LlamaConfig(vocab_size=4, eos_token_id=2))
     assert not any("4" in each.fix for each in examine(small))
     assert any("eos 4 (chat template) is no token" in each.what and each.wrong for each in examine(small))
@@ -175,8 +176,8 @@ def test_a_negative_eos_is_found_where_the_size_is_unknown():
     class Sizeless(transformers.PretrainedConfig):
         pass
 
-    patient = healthy(config=Sizeless(eos_token_id=-1))
-    (found,) = [each for each in examine(patient) if "eos -1" in each.what and "no token of the model" in each.what]
+    files = healthy(config=Sizeless(eos_token_id=-1))
+    (found,) = [each for each in examine(files) if "eos -1" in each.what and "no token of the model" in each.what]
     assert found.wrong
 
 

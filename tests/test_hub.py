@@ -17,9 +17,9 @@ from eosin.decoding.decode import complete
 from eosin.decoding.job import Job
 from eosin.decoding.stopping import StopStrings
 from eosin.hub.attention import NAME, use_grouped_attention
-from eosin.hub.cache import ROOM, Cached
+from eosin.hub.cache import ROOM, CacheState
 from eosin.hub.causal_lm import CausalLM
-from eosin.hub.generation import TRUNCATING, KeepsEos, TerminationFloor, consistent
+from eosin.hub.generation import TRUNCATING_PROCESSORS, EosKeepingProcessor, TerminationFloor, consistent
 from eosin.hub.norms import bound_log_odds, find_last_norm, read_gain_and_bias
 
 transformers = pytest.importorskip("transformers")
@@ -144,7 +144,7 @@ def test_hybrid_caches_are_refused():
 def test_states_stay_what_they_were(lm: CausalLM):
     """Whatever was continued from the same state before, and however often it grew, got other rows or lost some."""
 
-    def read(tokens: torch.Tensor, state: Cached) -> tuple[torch.Tensor, Cached]:
+    def read(tokens: torch.Tensor, state: CacheState) -> tuple[torch.Tensor, CacheState]:
         for place in range(tokens.shape[1]):
             logits, state = lm.step(tokens[:, place], state)
         return logits, state
@@ -367,10 +367,15 @@ def test_every_truncation_keeps_eos(lm: CausalLM, settings: dict[str, float]):
 
 def test_what_is_kept_beside_eos_is_what_the_warper_keeps():
     scores = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(2)) * 3
-    for warper in (TRUNCATING[0](4), TRUNCATING[1](0.5), TRUNCATING[2](0.3), TRUNCATING[3](0.4)):
+    for warper in (
+        TRUNCATING_PROCESSORS[0](4),
+        TRUNCATING_PROCESSORS[1](0.5),
+        TRUNCATING_PROCESSORS[2](0.3),
+        TRUNCATING_PROCESSORS[3](0.4),
+    ):
         plain, kept = (
             warper(prompts(5), scores.clone()),
-            KeepsEos(warper, torch.tensor([EOS]))(prompts(5), scores.clone()),
+            EosKeepingProcessor(warper, torch.tensor([EOS]))(prompts(5), scores.clone()),
         )
         others = torch.arange(VOCAB) != EOS
         assert torch.equal(plain[:, others], kept[:, others])

@@ -47,9 +47,13 @@ def test_every_kind_can_be_set_with_its_defaults(kinds: dict):
 
 def test_a_resolved_config_resolves_to_itself():
     config = Config.from_table({**SMALLEST, "training": {"epochs": 3}})
-    sections = {"data": asdict(config.data), **config.architecture(99).sections, "training": asdict(config.training)}
+    sections = {
+        "data": asdict(config.data),
+        **config.resolve_architecture(99).sections,
+        "training": asdict(config.training),
+    }
     again = Config.from_table(tomllib.loads(tomli_w.dumps(sections)))
-    assert again.architecture(99) == config.architecture(99)
+    assert again.resolve_architecture(99) == config.resolve_architecture(99)
     assert (again.data, again.training) == (config.data, config.training)
 
 
@@ -160,7 +164,7 @@ def test_the_experiments_are_the_paper_s(tokens: str, core: str, head: str):
     # the paper's BPE text had no <unk>
     unknown = "drop" if tokens == "bpe" else "keep"
     assert config.data == Recipe("wikitext-2-sentences", tokens, context=10, unknown=unknown)
-    model = config.architecture(50)
+    model = config.resolve_architecture(50)
     assert model.core == {
         "kind": core, "width": chosen["width"], "layers": 2, "dropout": chosen["dropout"], "learned_start": False
     }  # fmt: skip
@@ -195,7 +199,7 @@ def test_the_grid_is_the_paper_s_and_holds_what_it_selected():
     found = {
         (c.data.tokenization, m.core["kind"], m.core["width"], m.core["dropout"], m.output["tied"])
         for c in configs
-        for m in [c.architecture(50)]
+        for m in [c.resolve_architecture(50)]
     }
     assert len(found) == 72
     assert {(*key, *chosen.values()) for key, chosen in PAPER.items()} <= found

@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 import eosin  # noqa: E402
 from eosin.cli.main import main  # noqa: E402
 from eosin.hub import CausalLM, TerminationFloor, add_head, consistent  # noqa: E402
-from eosin.hub.loading import Words, load_causal  # noqa: E402
+from eosin.hub.loading import HubTokenizer, Pretrained  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,8 +23,8 @@ STEPS = 24
 
 
 @pytest.fixture(scope="module")
-def opened() -> tuple[CausalLM, Words]:
-    return load_causal("smollm2")
+def opened() -> tuple[CausalLM, HubTokenizer]:
+    return Pretrained("smollm2").load()
 
 
 def generated(model, row: list[int], **how: object) -> list[int]:
@@ -34,16 +34,16 @@ def generated(model, row: list[int], **how: object) -> list[int]:
         return model.generate(prefix, **{**usual, **how})[0, len(row) :].tolist()
 
 
-def test_greedy_is_generate_token_for_token(opened: tuple[CausalLM, Words]):
-    lm, words = opened
-    prompts = words.encode_prompts(TEXTS)
+def test_greedy_is_generate_token_for_token(opened: tuple[CausalLM, HubTokenizer]):
+    lm, tokenizer = opened
+    prompts = tokenizer.encode_prompts(TEXTS)
     made = eosin.decode(lm, prompts, "greedy", max_steps=STEPS)
     assert made.tokens == [generated(lm.model, row) for row in prompts]
 
 
-def test_a_hypothesis_has_the_score_of_generate(opened: tuple[CausalLM, Words]):
-    lm, words = opened
-    (row,) = words.encode_prompts(TEXTS[:1])
+def test_a_hypothesis_has_the_score_of_generate(opened: tuple[CausalLM, HubTokenizer]):
+    lm, tokenizer = opened
+    (row,) = tokenizer.encode_prompts(TEXTS[:1])
     prefix = torch.tensor([row])
     with torch.no_grad():
         made = lm.model.generate(
@@ -55,9 +55,9 @@ def test_a_hypothesis_has_the_score_of_generate(opened: tuple[CausalLM, Words]):
             assert_close(lm.score(prefix, tokens[None]).sum(), score, atol=5e-3, rtol=1e-3)
 
 
-def test_the_remedies_end_it(opened: tuple[CausalLM, Words]):
-    lm, words = opened
-    (row,) = words.encode_prompts(TEXTS[:1])
+def test_the_remedies_end_it(opened: tuple[CausalLM, HubTokenizer]):
+    lm, tokenizer = opened
+    (row,) = tokenizer.encode_prompts(TEXTS[:1])
     assert lm.eos_ids[0] not in generated(lm.model, row)  # it goes on
     floor = TerminationFloor(lm.eos_ids, budget=STEPS)
     assert lm.eos_ids[0] in generated(lm.model, row, logits_processor=[floor])
@@ -75,10 +75,10 @@ def test_the_remedies_end_it(opened: tuple[CausalLM, Words]):
     assert certificate.consistent
 
 
-def test_heads_begin_as_they_say(opened: tuple[CausalLM, Words]):
+def test_heads_begin_as_they_say(opened: tuple[CausalLM, HubTokenizer]):
     """nmst as the pretrained model where epsilon is nothing; st with the product of its survivals."""
-    lm, words = opened
-    row = torch.tensor(words.encode_prompts(TEXTS[1:2]))
+    lm, tokenizer = opened
+    row = torch.tensor(tokenizer.encode_prompts(TEXTS[1:2]))
     with torch.no_grad():
         before = lm.model(row).logits.double().log_softmax(-1)
         nmst = add_head(lm.model, "non-monotonic", epsilon=1e-12)(row).logits.double().log_softmax(-1)

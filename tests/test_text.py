@@ -48,11 +48,13 @@ def corpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_the_bundled_texts_are_those_that_were_published():
     sentences = {
-        split: sum(1 for _ in open_source("wikitext-2-sentences").sentences(split, "line")) for split in SPLITS
+        split: sum(1 for _ in open_source("wikitext-2-sentences").read_sentences(split, "line")) for split in SPLITS
     }
     assert sentences == {"train": 81_158, "valid": 8_784, "test": 10_190}
     original = open_source("wikitext-2")
-    words = {split: sum(len(line.split()) for line in original.sentences(split, "line")) for split in ("valid", "test")}
+    words = {
+        split: sum(len(line.split()) for line in original.read_sentences(split, "line")) for split in ("valid", "test")
+    }
     assert words == {"valid": 213_886, "test": 241_211}
 
 
@@ -85,7 +87,7 @@ def test_sequences_with_unk_are_left_out_where_that_is_asked_for(tmp_path: Path,
     text = str(write_lines(tmp_path / "text.txt", lines))
     there = Recipe(text, tokens, vocab_size=300)
     kept, dropped = (prepare(replace(there, unknown=how), tmp_path / how) for how in ("keep", "drop"))
-    parts = {split: list(open_source(text).sentences(split, "line")) for split in SPLITS}
+    parts = {split: list(open_source(text).read_sentences(split, "line")) for split in SPLITS}
     without = {split: [line for line in part if "<unk>" not in line] for split, part in parts.items()}
     assert {split: len(part) for split, part in kept.splits.items()} == {s: len(p) for s, p in parts.items()}
     assert {split: len(part) for split, part in dropped.splits.items()} == {s: len(p) for s, p in without.items()}
@@ -113,7 +115,7 @@ def test_a_text_of_which_nothing_is_left_says_why(tmp_path: Path):
 def test_sentences_of_one_file_are_held_out(tmp_path: Path):
     text = write_lines(tmp_path / "text.txt", [f"sentence number {i}" for i in range(100)])
     source = open_source(str(text))
-    parts = {split: list(source.sentences(split, "line")) for split in SPLITS}
+    parts = {split: list(source.read_sentences(split, "line")) for split in SPLITS}
     assert [len(parts[split]) for split in SPLITS] == [90, 5, 5]
     assert sorted(line for lines in parts.values() for line in lines) == sorted(
         f"sentence number {i}" for i in range(100)
@@ -125,37 +127,39 @@ def test_white_space_of_any_kind_parts_words(tmp_path: Path):
     path = tmp_path / "text.txt"
     path.write_bytes("\ufeffone\ttwo\u00a0 three\r\n\r\n   \n four \n".encode())
     source = open_source(str(path), valid=str(path), test=str(path))
-    assert list(source.sentences("train", "line")) == ["one two three", "four"]
+    assert list(source.read_sentences("train", "line")) == ["one two three", "four"]
 
 
 def test_the_sentencizer_splits_at_full_stops(tmp_path: Path):
     text = tmp_path / "text.txt"
     text.write_text("One is here. Two is there! Is three?\nFour is alone.\n", encoding="utf-8")
     source = open_source(str(text), str(text), str(text))
-    found = list(source.sentences("train", "sentencizer"))
+    found = list(source.read_sentences("train", "sentencizer"))
     assert found == ["One is here.", "Two is there!", "Is three?", "Four is alone."]
 
 
 def test_a_wrapped_text_is_joined_to_paragraphs(tmp_path: Path):
     text = tmp_path / "text.txt"
     text.write_text("One is\nhere. Two is\n there!\n\n\nThree has\nno end\n\nFour. ", encoding="utf-8")
-    found = list(open_source(str(text), str(text), str(text)).sentences("train", "sentencizer"))
+    found = list(open_source(str(text), str(text), str(text)).read_sentences("train", "sentencizer"))
     assert found == ["One is here.", "Two is there!", "Three has no end", "Four."]
 
 
 def test_a_very_long_line_and_a_model_without_sentences(tmp_path: Path):
     long = write_lines(tmp_path / "long.txt", ["word . " * 200_000])
-    assert sum(1 for _ in open_source(str(long), str(long), str(long)).sentences("train", "sentencizer")) == 200_000
+    assert (
+        sum(1 for _ in open_source(str(long), str(long), str(long)).read_sentences("train", "sentencizer")) == 200_000
+    )
     spacy = pytest.importorskip("spacy")
     spacy.blank("en").to_disk(tmp_path / "blank")
     with pytest.raises(BadInput, match="spaCy cannot find sentences"):
-        list(open_source(str(long), str(long), str(long)).sentences("train", str(tmp_path / "blank")))
+        list(open_source(str(long), str(long), str(long)).read_sentences("train", str(tmp_path / "blank")))
 
 
 def test_headings_of_wikitext_are_no_sentences():
     source = open_source("wikitext-2")
-    assert any(is_heading(line) for line in source.sentences("valid", "line"))
-    found = list(source.sentences("valid", "sentencizer"))
+    assert any(is_heading(line) for line in source.read_sentences("valid", "line"))
+    found = list(source.read_sentences("valid", "sentencizer"))
     assert not any(is_heading(line) for line in found)
     assert 7_000 < len(found) < 9_000  # the paper's own split has 8,464
 
@@ -291,13 +295,13 @@ def test_statistics_count_words(tmp_path: Path):
 
 def test_contexts(corpus):
     for split in SPLITS:
-        prefixes = corpus.contexts(split)
+        prefixes = corpus.take_contexts(split)
         assert torch.equal(prefixes, torch.stack([example.prefix for example in corpus.splits[split]]))
-    assert len(corpus.contexts("train", 7)) == 7
+    assert len(corpus.take_contexts("train", 7)) == 7
 
 
 def test_random_contexts_are_uniform_over_words(corpus):
-    prefixes = corpus.contexts("random", 4_000, seed=3)
+    prefixes = corpus.take_contexts("random", 4_000, seed=3)
     assert (prefixes[:, 0] == BOS_ID).all()
     words = prefixes[:, 1:].flatten()
     assert words.min() >= len(SPECIAL)
@@ -305,8 +309,8 @@ def test_random_contexts_are_uniform_over_words(corpus):
     expected = len(words) / len(counts)
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     assert abs(chi_square - len(counts)) < 5 * (2 * len(counts)) ** 0.5
-    assert torch.equal(prefixes, corpus.contexts("random", 4_000, seed=3))
-    assert not torch.equal(prefixes, corpus.contexts("random", 4_000, seed=4))
+    assert torch.equal(prefixes, corpus.take_contexts("random", 4_000, seed=3))
+    assert not torch.equal(prefixes, corpus.take_contexts("random", 4_000, seed=4))
 
 
 # batches
@@ -531,8 +535,8 @@ def test_a_damaged_corpus(tmp_path: Path, name: str, damage: str):
 def test_the_beginning_of_a_bundled_text(tmp_path: Path):
     whole, cut = open_source(BUNDLED[0]), open_source(f"{BUNDLED[0]}@50")
     for split, count in (("train", 50), ("valid", 5), ("test", 5)):
-        assert list(cut.sentences(split, "line")) == list(islice(whole.sentences(split, "line"), count))
-    assert cut.digest() not in (whole.digest(), open_source(f"{BUNDLED[0]}@60").digest())
+        assert list(cut.read_sentences(split, "line")) == list(islice(whole.read_sentences(split, "line"), count))
+    assert cut.compute_digest() not in (whole.compute_digest(), open_source(f"{BUNDLED[0]}@60").compute_digest())
     corpus = prepare(Recipe(source=f"{BUNDLED[0]}@50", tokenization="word"), tmp_path / "corpus")
     assert [len(corpus.splits[split]) for split in ("train", "valid", "test")] == [50, 5, 5]
     for nonsense in ("@", "@0", "@nine", "@-20"):

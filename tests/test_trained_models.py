@@ -34,7 +34,7 @@ RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("corpus")
-    paragraphs = (line for line in open_source("wikitext-2").sentences("train", "line") if len(line.split()) > 30)
+    paragraphs = (line for line in open_source("wikitext-2").read_sentences("train", "line") if len(line.split()) > 30)
     text = write_lines(folder / "text.txt", list(islice(paragraphs, 1_300)))
     made = prepare(Recipe(source=str(text), tokenization="word"), folder / "corpus")
     assert made.tokenizer.vocab_size >= 10_000
@@ -58,7 +58,7 @@ def trained(request: pytest.FixtureRequest, corpus, tmp_path_factory: pytest.Tem
 def audited(trained, corpus, tmp_path_factory: pytest.TempPathFactory):
     """Contexts, the greedy audit, its completions, and the file of its records."""
     _, model = trained
-    contexts = corpus.contexts("train", CONTEXTS)
+    contexts = corpus.take_contexts("train", CONTEXTS)
     completions = {}
 
     def watch(event: Event) -> None:
@@ -142,7 +142,7 @@ def test_certificates_hold_when_they_are_checked_again(trained, audited):
 @pytest.mark.parametrize("spec", ["greedy", "nucleus:0.4", "beam:3"])
 def test_order_pool_and_company_change_no_bit(trained, corpus, spec: str):
     _, model = trained
-    contexts = corpus.contexts("train", 80)
+    contexts = corpus.take_contexts("train", 80)
     generator = torch.Generator().manual_seed(0)
     found = [completions_by_index(model, contexts, range(80), spec, pool=1024)]
     for pool in (5, 37):

@@ -248,7 +248,7 @@ def test_a_run_learns_and_can_be_loaded(corpus: Corpus, tmp_path: Path):
     assert events[-1]["event"] == "end"
     assert events[-1]["test_perplexity"] == result["test_perplexity"]
     assert Tokenizer.load(folder).to_json() == corpus.tokenizer.to_json()
-    completions = eosin.decode(model, corpus.contexts("test"), "greedy", max_steps=100)
+    completions = eosin.decode(model, corpus.take_contexts("test"), "greedy", max_steps=100)
     assert completions.terminated.all()  # self-terminating: by step 69
 
 

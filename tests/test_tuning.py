@@ -23,7 +23,7 @@ from eosin.cli.main import main  # noqa: E402
 from eosin.data.corpus import Corpus  # noqa: E402
 from eosin.errors import BadInput  # noqa: E402
 from eosin.events import Stopped  # noqa: E402
-from eosin.hub.tuning import Tuning  # noqa: E402
+from eosin.hub.tuning import FineTuningConfig  # noqa: E402
 from eosin.models.heads import HEADS, SelfTerminating  # noqa: E402
 from eosin.training.evaluation import evaluate  # noqa: E402
 from eosin.training.loop import train  # noqa: E402
@@ -57,14 +57,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(place: Path, **changes: dict[str, object]) -> Tuning:
+def settings(place: Path, **changes: dict[str, object]) -> FineTuningConfig:
     table = {
         "data": {"source": str(place / "text.txt"), "context": CONTEXT, "short": "drop"},
         "pretrained": {"model": str(place / "gpt2")},
         "head": {"kind": "st", "epsilon": 0.01},
         "training": {"steps": 7, "validate_every": 3, "tokens": 128, "learning_rate": 1e-2, "log_every": 2},
     }
-    return Tuning.from_table({section: {**values, **changes.get(section, {})} for section, values in table.items()})
+    return FineTuningConfig.from_table(
+        {section: {**values, **changes.get(section, {})} for section, values in table.items()}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +84,13 @@ def test_a_line_is_a_sequence(place: Path, corpus: Corpus):
     for row, example in zip(kept, test, strict=True):
         assert [*example.prefix.tolist(), *example.continuation.tolist()] == [*row, words.eos_token_id]
         assert len(example.prefix) == 1  # all but the first token is predicted
-    assert corpus.contexts("test").tolist() == [row[:CONTEXT] for row in kept]
-    assert corpus.continuation_lengths("test").tolist() == [len(row) + 1 - CONTEXT for row in kept]
+    assert corpus.take_contexts("test").tolist() == [row[:CONTEXT] for row in kept]
+    assert corpus.count_after_context("test").tolist() == [len(row) + 1 - CONTEXT for row in kept]
     assert corpus.statistics["average_length"] == pytest.approx(
         sum(len(example.continuation) for example in corpus.train) / len(corpus.train)
     )
-    assert words.eos_token_id not in corpus.contexts("random", 50)
-    assert corpus.contexts("random", 50).shape == (50, CONTEXT)
+    assert words.eos_token_id not in corpus.take_contexts("random", 50)
+    assert corpus.take_contexts("random", 50).shape == (50, CONTEXT)
     again = settings(place).open_corpus(place)  # from its files
     assert (again.digest, again.layout) == (corpus.digest, corpus.layout)
 
@@ -133,7 +135,7 @@ def test_the_rate_falls_to_zero_and_the_best_weights_are_kept(place: Path, corpu
     assert result["valid_perplexity"] == pytest.approx(best, rel=1e-5)
     model = eosin.load(tmp_path / "run")
     assert evaluate(model, corpus.splits["test"], CPU).perplexity == pytest.approx(result["test_perplexity"], rel=1e-5)
-    assert best < evaluate(settings(place).tuned.build(), corpus.splits["valid"], CPU).perplexity
+    assert best < evaluate(settings(place).base.build(), corpus.splits["valid"], CPU).perplexity
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_bits(place: Path, corpus: Corpus, tmp_path: Path):
@@ -152,7 +154,7 @@ def test_without_steps_a_model_is_measured_as_it_comes(place: Path, corpus: Corp
     with pytest.raises(Stopped):
         train(config, corpus, tmp_path / "run", watch=stop_now)
     result = train(config, corpus, tmp_path / "run")
-    pretrained, run = config.tuned.build(), eosin.load(tmp_path / "run")
+    pretrained, run = config.base.build(), eosin.load(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(pretrained.parameters(), run.parameters(), strict=True))
     found = evaluate(pretrained, corpus.splits["test"], CPU).perplexity
     assert result["test_perplexity"] == pytest.approx(found, rel=1e-6)
@@ -161,7 +163,7 @@ def test_without_steps_a_model_is_measured_as_it_comes(place: Path, corpus: Corp
 def test_a_part_of_the_lines_is_measured_if_asked_for(place: Path, corpus: Corpus, tmp_path: Path):
     config = settings(place, training={"steps": 0, "lines": 3})
     result = train(config, corpus, tmp_path / "run")
-    test, model = corpus.splits["test"], config.tuned.build()
+    test, model = corpus.splits["test"], config.base.build()
     with torch.no_grad():
         scores = [model.score(each.prefix[None], each.continuation[None])[0] for each in (test[0], test[1], test[2])]
     assert result["test_perplexity"] == pytest.approx(math.exp(-torch.cat(scores).mean()), rel=1e-5)
@@ -172,7 +174,7 @@ def test_a_finished_run_is_opened_by_eosin_and_by_transformers(
     head: dict[str, object], place: Path, corpus: Corpus, tmp_path: Path
 ):
     config = settings(place, training={"steps": 2})
-    config = Tuning.from_table(
+    config = FineTuningConfig.from_table(
         {
             **config.sections,
             "data": {"source": str(place / "text.txt"), "context": CONTEXT, "short": "drop"},
@@ -182,15 +184,15 @@ def test_a_finished_run_is_opened_by_eosin_and_by_transformers(
     train(config, corpus, tmp_path / "run")
     ours = eosin.load(tmp_path / "run")
     theirs = eosin.load(f"hf:{tmp_path / 'run' / 'model'}")
-    prefix = corpus.contexts("test", 4)
+    prefix = corpus.take_contexts("test", 4)
     with torch.no_grad():
         assert_close(ours.prefill(prefix)[0], theirs.prefill(prefix)[0])
     assert ours.eos_ids == theirs.eos_ids == (0,)
 
 
 def test_the_product_of_a_self_terminating_head_includes_the_context(place: Path, corpus: Corpus):
-    model, plain = settings(place).tuned.build(), settings(place, head={"kind": "st"}).tuned.build().model.inner
-    prefix = corpus.contexts("test", 3)
+    model, plain = settings(place).base.build(), settings(place, head={"kind": "st"}).base.build().model.inner
+    prefix = corpus.take_contexts("test", 3)
     with torch.no_grad():
         logits, state = model.prefill(prefix)
         logits, _ = model.step(prefix[:, 0], state)
@@ -330,7 +332,7 @@ def test_a_new_head_can_be_fine_tuned(place: Path, corpus: Corpus, tmp_path: Pat
     monkeypatch.setitem(HEADS, "last", Last)
     table = settings(place).sections
     data = {"source": str(place / "text.txt"), "context": CONTEXT, "short": "drop"}
-    config = Tuning.from_table({**table, "data": data,
+    config = FineTuningConfig.from_table({**table, "data": data,
                         "head": {"kind": "last", "share": 0.02}})  # fmt: skip
     train(config, corpus, tmp_path / "run")
     model = eosin.load(tmp_path / "run")
@@ -347,16 +349,16 @@ def test_nonsense_is_one_line(place: Path, corpus: Corpus, tmp_path: Path):
         ({"pretrained": {}}, "lacks 'model'"),
     ]:
         with pytest.raises(BadInput, match=said):
-            Tuning.from_table(
+            FineTuningConfig.from_table(
                 {**settings(place).sections, "data": {}, **changes}
                 if "pretrained" in changes
                 else _with(place, changes)
             )
     with pytest.raises(BadInput, match="not a model that transformers can open"):
-        settings(place, pretrained={"model": str(tmp_path / "nothing")}).tuned.build()
+        settings(place, pretrained={"model": str(tmp_path / "nothing")}).base.build()
     for section in ("data", "pretrained", "training", "head"):
         with pytest.raises(BadInput, match="must be a section"):
-            Tuning.from_table({**settings(place).sections, section: 3})
+            FineTuningConfig.from_table({**settings(place).sections, section: 3})
     with pytest.raises(BadInput, match=r"data\.context is 3"):
         train(settings(place, data={"context": 3}), corpus, tmp_path / "run")
     other = shutil.copytree(place / "gpt2", tmp_path / "other")

@@ -11,7 +11,7 @@ from eosin.data.sources import BUNDLED, open_source
 
 
 def real_sentences(count: int, split: str = "valid") -> list[str]:
-    return list(islice(open_source(BUNDLED[0]).sentences(split, "line"), count))
+    return list(islice(open_source(BUNDLED[0]).read_sentences(split, "line"), count))
 
 
 def write_lines(path: Path, lines: list[str]) -> Path:

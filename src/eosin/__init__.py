@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 # imported when first asked for: a table can be printed on a laptop without torch
-_HOME = {
+_MODULES = {
     "audit": "eosin.auditing.audit",
     "certify": "eosin.guarantees.certificate",
     "decode": "eosin.decoding.decode",
@@ -38,13 +38,13 @@ _HOME = {
     "CORES": "eosin.models.neural_lm",
     "HEADS": "eosin.models.heads",
 }
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'eosin' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -16,9 +16,9 @@ class Event:
     """One thing that happened."""
 
     kind: str
-    """"step", "completion", "shard", ...: the function that takes the watch says which kinds it tells."""
+    """"step", "completion", "shard", ...: the function that takes the watch lists the kinds that it sends."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What there is to know about it. The names depend on the kind."""
+    """Its details. Their names depend on the kind."""
 
 
 Watch = Callable[[Event], None]

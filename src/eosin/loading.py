@@ -11,13 +11,12 @@ from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG
 from eosin.models.neural_lm import NeuralLM
 from eosin.settings import Table
+from eosin.storage.files import HUB
 from eosin.training.config import Config
 from eosin.training.run import PRETRAINED, Run, RunSettings, read_config
 
 if TYPE_CHECKING:
     from eosin.hub.causal_lm import CausalLM
-
-HUB = "hf:"
 
 
 def load(name: Path | str) -> NeuralLM | CausalLM:
@@ -26,7 +25,7 @@ def load(name: Path | str) -> NeuralLM | CausalLM:
     name  a run directory or a bundled run such as `demo`; or hf: and a model folder, a .gguf file or a hub id
     """
     if str(name).startswith(HUB):
-        return import_hub("loading").load_causal(str(name).removeprefix(HUB))[0]
+        return import_hub("loading").Pretrained(str(name).removeprefix(HUB)).load()[0]
     return open_run(name).model
 
 
@@ -43,8 +42,8 @@ def open_run(name: Path | str) -> Run:
 
 
 def parse_settings(table: Table) -> RunSettings:
-    """The settings of a model to train or, with a section [pretrained], to fine-tune."""
-    return import_hub("tuning").Tuning.from_table(table) if PRETRAINED in table else Config.from_table(table)
+    """The settings of a training or, with a section [pretrained], of a fine-tuning."""
+    return import_hub("tuning").FineTuningConfig.from_table(table) if PRETRAINED in table else Config.from_table(table)
 
 
 def import_hub(module: str) -> Any:

@@ -1,8 +1,8 @@
 """Lower bounds on the log-odds of eos, known before decoding.
 
-Log-odds, log(p / (1 - p)), hold both ends: a bound of 10^-500 that follows from the weights, and a probability that
-tends to one. A model makes a promise for a temperature. A decoder passes on what its choices leave of it. A model or a
-decoder without the method promises nothing.
+Log-odds, log(p / (1 - p)), represent a bound of 10^-500 that follows from the weights as well as a probability that
+tends to one. A model promises a bound for a temperature. A decoder passes on the part of it that its choices leave. A
+model or a decoder without the method promises nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from eosin.logits import log_odds_of_eos
 Steps = Float64[Tensor, " steps"]
 LogOdds = Float64[Tensor, " steps"]
 ROUNDING = 1e-12
-"""A lead by less is a tie, which guarantees nothing."""
+"""A smaller lead counts as a tie, and a tie guarantees nothing."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A lower bound on the log-odds of eos at each step, all eos tokens together. It never falls with the step."""
+    """A lower bound on the log-odds of eos at each step, all eos tokens together. It never falls from step to step."""
 
     bound: Callable[[Steps], LogOdds]
     """From steps, counted from 1, to the bound."""
@@ -73,10 +73,10 @@ def apply_temperature(log_odds: LogOdds, temperature: float, vocab_size: int, eo
     that end are summed too; for them the inequality is the other way round.
     """
     power = 1 / temperature
-    crowd = eos_count if power > 1 else max(1, vocab_size - eos_count)
-    return power * log_odds - abs(power - 1) * math.log(crowd)
+    tokens = eos_count if power > 1 else max(1, vocab_size - eos_count)
+    return power * log_odds - abs(power - 1) * math.log(tokens)
 
 
 def is_most_probable(log_odds: LogOdds, eos_count: int) -> Bool[Tensor, " steps"]:
-    """Where an eos token is certainly the most probable token: its share is at least that of an equal part."""
+    """Where some eos token is certainly the most probable token: of m eos tokens, one has at least p(eos) / m."""
     return log_odds > math.log(eos_count) + ROUNDING

@@ -14,10 +14,10 @@ from eosin.causes import Cause
 
 @dataclass(frozen=True)
 class Proof:
-    """That a decoding never ends: from the last token that was produced on, a cycle of tokens repeats."""
+    """A proof that a decoding never ends: a cycle of tokens repeats for ever."""
 
     cycle: tuple[int, ...]
-    """Its tokens, the last one that was produced first."""
+    """The tokens that repeat, beginning with the last one that was produced."""
     by: str
     """"certified cycle" or "exact recurrence"."""
 
@@ -31,15 +31,15 @@ class Completion:
     tokens: Int[Tensor, " length"]
     """What was produced, eos included where it was."""
     cause: Cause
-    """Why it ended, or was left."""
+    """Why decoding stopped."""
     steps: int
     """The step at which it ended or met the limit: a beam may go on after its best hypothesis is finished."""
     log_prob: float
     """Log-probability of the tokens under the model: not truncated, temperature 1."""
     proof: Proof | None = None
-    """Where the cause is that it was proved infinite."""
+    """Set if the decoding was proved infinite."""
     survival: Float64[Tensor, " length"] | None = None
-    """Of the survival estimator: the weight of the path after each step."""
+    """The weight of the path after each step, if survival is estimated."""
 
     @property
     def terminated(self) -> bool:

@@ -123,7 +123,7 @@ def audit(
         done = check_records(there, out, signature)
         check_same_decoders(done, parsed, out)
         check_certificates(out, signature["model"])
-        steady = is_steady(model, first_prefixes(job.contexts), largest_batch(job, parsed))
+        steady = is_steady_for(job, parsed)
         for decoder in parsed:
             shards = {record.signature.shard for record in done if record.signature.decoder == str(decoder)}
             if ALL in shards:
@@ -131,7 +131,7 @@ def audit(
             prover = prover_of(model, decoder, steady) if signature["proofs"] else None
             counter = ShardCounter(job, decoder, wanted[str(decoder)], prover, text_of)
             for record in counter.count(shards, watch):
-                if out is not None and (certificates := counter.certificates()):
+                if out is not None and (certificates := counter.list_certificates()):
                     append_certificates(cycles_path(Path(out)), certificates)
                 write(record)
                 done.append(record)
@@ -150,14 +150,16 @@ def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) 
     return [survival_of(decoder) for decoder in parsed] if survival else parsed
 
 
-def largest_batch(job: Job, decoders: list[Decoder]) -> int:
-    return min(job.pool, len(job.contexts) * max(decoder.rows_per_context for decoder in decoders))
+def is_steady_for(job: Job, decoders: Sequence[Decoder]) -> bool:
+    """Whether the model gives the same bits in all batches in which these decoders may call it."""
+    largest = min(job.pool, len(job.contexts) * max(decoder.rows_per_context for decoder in decoders))
+    return is_steady(job.model, take_first_prefixes(job.contexts), largest)
 
 
-def first_prefixes(contexts: Contexts) -> Tensor:
+def take_first_prefixes(contexts: Contexts) -> Tensor:
     """Of the first contexts, those that are as long as the first."""
-    some = [contexts[place].prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
-    return torch.stack([prefix for prefix in some if len(prefix) == len(some[0])])
+    first = [contexts[place].prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
+    return torch.stack([prefix for prefix in first if len(prefix) == len(first[0])])
 
 
 @dataclass
@@ -170,7 +172,7 @@ class ShardCounter:
     prover: Prover | None
     text_of: Callable[[list[int]], str] | None
     drifts: dict[tuple[int, ...], tuple[int, int, int, float]] = field(default_factory=dict)
-    """By cycle, the context of an example and what moves in it."""
+    """For each cycle, the context of an example and what changes in its state."""
 
     def count(self, done: set[str], watch: Watch) -> Iterator[Record]:
         """A record for each shard that is not done yet, in the order in which they are finished."""
@@ -183,7 +185,7 @@ class ShardCounter:
         for completion in complete(job, self.decoder, contexts=contexts, watch=watch, prove=self.prover):
             start = completion.index // size * size
             tallies[start].add(completion)
-            if tallies[start].full:
+            if tallies[start].is_full:
                 yield self._record(tallies.pop(start))
 
     def _record(self, tally: Tally) -> Record:
@@ -192,10 +194,10 @@ class ShardCounter:
             for cycle, loop in tally.loops.items():
                 tally.loops[cycle] = structs.replace(loop, text=self.text_of(list(cycle)))
         shard = name_shard(range(tally.start, tally.start + len(tally.unended)))
-        return Record(Signature.from_table({**self.signature, "shard": shard}), tally.counts())
+        return Record(Signature.from_table({**self.signature, "shard": shard}), tally.to_counts())
 
     def _measure_drifts(self, tally: Tally) -> None:
-        """Measure once, for each loop that nothing was proved of, what moves in it."""
+        """Measure, once for each loop without a proof, what changes in the state of an example."""
         dynamics = dynamics_of(self.job.model)
         if dynamics is None:
             return
@@ -208,14 +210,14 @@ class ShardCounter:
         for cycle in tally.examples.keys() & self.drifts.keys():
             tally.loops[cycle] = structs.replace(tally.loops[cycle], drift=self.drifts[cycle])
 
-    def certificates(self) -> list[CertifiedCycle]:
-        """None for a decoder without a specification, because nobody could check them again."""
+    def list_certificates(self) -> list[CertifiedCycle]:
+        """Certificates of all cycles so far; none for a decoder without a specification, which nobody could check."""
         cycles = self.prover.cycles if self.prover and is_specified(self.decoder) else []
         return [CertifiedCycle(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
 
 
 def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Path | str | None) -> None:
-    """A decoder that the caller wrote may have changed, and kept its name."""
+    """Raise BadInput if one name stands for two decoders: the caller's code may have changed."""
     known: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
     for decoder in decoders:
         name, made_of = str(decoder), identify_decoder(decoder).get("made_of")
@@ -229,7 +231,7 @@ def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Pa
 
 
 def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:
-    """The certificates beside the records must be of this model."""
+    """Raise BadInput unless the certificates beside the records are of this model."""
     if out is None or not cycles_path(Path(out)).exists():
         return
     for certificate in read_certificates(cycles_path(Path(out))):
@@ -246,7 +248,10 @@ def describe_job(job: Job, name: str | None = None) -> dict[str, Any]:
     prefixes = sha256()
     for context in job.contexts:
         prefixes.update(json.dumps(context.prefix.tolist()).encode())
-    model = {**identify(job.model), "behaviour": hash_behaviour(job.model, first_prefixes(job.contexts), job.max_steps)}
+    model = {
+        **identify(job.model),
+        "behaviour": hash_behaviour(job.model, take_first_prefixes(job.contexts), job.max_steps),
+    }
     return {
         "eosin": eosin.__version__,
         "torch": torch.__version__,
@@ -260,20 +265,20 @@ def describe_job(job: Job, name: str | None = None) -> dict[str, Any]:
 
 
 def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:
-    """Whether nothing can be added to a file: another version may count differently, or mistake the model."""
+    """Whether records or certificates are of a version that may count, or identify models, differently."""
     certificates = list(read_certificates(cycles_path(path))) if cycles_path(path).exists() else []
     models = [*(record.signature.table.get("model", {}) for record in there), *(each.model for each in certificates)]
-    versions = {release_line(record.signature.eosin) for record in there}
-    return bool(versions - {release_line(eosin.__version__)}) or not all("parts" in model for model in models)
+    versions = {drop_patch(record.signature.eosin) for record in there}
+    return bool(versions - {drop_patch(eosin.__version__)}) or not all("parts" in model for model in models)
 
 
-def release_line(version: str | None) -> str:
+def drop_patch(version: str | None) -> str:
     """MAJOR.MINOR: PATCH versions change no counts."""
     return ".".join((version or "").split(".")[:2])
 
 
 def start_over(path: Path) -> None:
-    """Set aside records and certificates of another version. They can still be reported."""
+    """Set aside records and certificates of another version, which can still be reported."""
     kept = [keep_copy(each) for each in (path, cycles_path(path)) if each.exists()]
     for each in (path, cycles_path(path)):
         each.unlink(missing_ok=True)

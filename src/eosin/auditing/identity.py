@@ -2,8 +2,8 @@
 
 Records and certificates carry it, and an audit resumes only if both are the same. A model is made of everything that
 can be reached from it: weights, buffers, attributes of every part, and the code of its classes and functions. Code of
-installed packages is known by its name. Unreadable parts, such as generators, are listed; an audit then asks for a
-name.
+installed packages is identified by its name. Parts that cannot be read, such as generators, are listed, and an audit
+then asks for a name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HOOKS = {name for name in vars(nn.Module()) if "hooks" in name}
 FORWARD_HOOKS = sorted(name for name in HOOKS if name.startswith("_forward_"))
 NOT_IN_IDENTITY = {
     *MODULE_PARTS, *HOOKS, "_non_persistent_buffers_set", "_flat_weights", "_flat_weight_refs",
-    "_compiled_call_impl",  # its effect is tried, as with every model
+    "_compiled_call_impl",  # the digest of the behaviour covers its effect
 }  # fmt: skip
 """Attributes of every torch module that do not change its output, or that are read in another way."""
 COPYING = ("__reduce_ex__", "__reduce__", "__getstate__")
@@ -72,7 +72,7 @@ def identify(model: Generative) -> dict[str, Any]:
 
 
 def identify_decoder(decoder: Decoder) -> dict[str, Any]:
-    """What a custom decoder is made of, as `made_of`; other decoders are known by their specifications."""
+    """What a custom decoder is made of, as `made_of`; other decoders are identified by their specifications."""
     decoder = getattr(decoder, "sampler", decoder)  # of the survival estimator
     if is_specified(decoder):
         return {}
@@ -83,12 +83,12 @@ def identify_decoder(decoder: Decoder) -> dict[str, Any]:
 
 def hash_behaviour(model: Generative, prefixes: Prefix, max_steps: int = TRIED_STEPS) -> str:
     """A digest of the model's distributions after some prefixes and the steps that follow, bit for bit."""
-    witness = Witness()
+    witness = HashingDecoder()
     list(complete(Job.create(model, prefixes, max_steps=min(max_steps, TRIED_STEPS)), witness))
     return witness.digest.hexdigest()[:DIGITS]
 
 
-class Witness(LeftToRight):
+class HashingDecoder(LeftToRight):
     """Takes the most probable token that does not end the sequence, and hashes every distribution."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Inventory:
                 read for kinds, read in READERS if isinstance(value, kinds)
             )
             if len(self.inside) == MOST_LEVELS:
-                read = Inventory.give_up
+                read = Inventory.note_unreadable
             self.inside[id(value)] = len(self.inside)
             self.known[id(value)] = hash_words(type(value).__qualname__, *read(self, value, place)), value
             self.inside.popitem()
@@ -152,14 +152,14 @@ class Inventory:
         yield from sorted(self.read(value, place) for value in values)
 
     @contextmanager
-    def ignoring(self, part: Any) -> Iterator[None]:
+    def ignore_declared(self, part: Any) -> Iterator[None]:
         """While a part is read, ignore the attributes that it declares to change nothing."""
         before = self.ignored
         self.ignored = before | set(getattr(part, "not_in_identity", ()))
         yield
         self.ignored = before
 
-    def give_up(self, value: Any, place: str) -> Iterator[str]:
+    def note_unreadable(self, value: Any, place: str) -> Iterator[str]:
         self.unreadable.append(f"{place} ({type(value).__qualname__})")
         yield "unreadable"
 
@@ -176,12 +176,12 @@ def read_tensor(inventory: Inventory, value: Tensor, place: str) -> Iterator[str
     try:
         yield hash_tensors({"": value.detach().cpu().contiguous()})
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, quantized or on no device
-        yield from inventory.give_up(value, place)
+        yield from inventory.note_unreadable(value, place)
 
 
 def read_module(inventory: Inventory, value: nn.Module, place: str) -> Iterator[str]:
-    """An audit evaluates every module that the model knows; any other one keeps its training mode."""
-    with inventory.ignoring(value):
+    """Attributes include the training mode: an audit switches it off only in modules that the model has registered."""
+    with inventory.ignore_declared(value):
         yield inventory.read(type(value), f"{place}'s class")
         plain = {name: it for name, it in vars(value).items() if name not in NOT_IN_IDENTITY}
         yield from inventory.read_mapping(drop_cached(value, plain), place)
@@ -200,7 +200,7 @@ def read_function(inventory: Inventory, value: types.FunctionType, place: str) -
     yield inventory.read(value.__code__, place)
     yield from inventory.read_sequence([value.__defaults__, value.__kwdefaults__, vars(value)], place)
     yield from inventory.read_sequence(map(read_cell, value.__closure__ or ()), f"{place}'s closure")
-    used = {name: value.__globals__[name] for name in list_names(value.__code__) if name in value.__globals__}
+    used = {name: value.__globals__[name] for name in list_used_names(value.__code__) if name in value.__globals__}
     yield from inventory.read_mapping(used, place)
 
 
@@ -211,12 +211,12 @@ def read_cell(cell: types.CellType) -> Any:
         return "empty"
 
 
-def list_names(code: types.CodeType) -> Iterator[str]:
+def list_used_names(code: types.CodeType) -> Iterator[str]:
     """The names that a function uses, and the functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from list_names(constant)
+            yield from list_used_names(constant)
 
 
 def read_code(inventory: Inventory, value: types.CodeType, place: str) -> Iterator[str]:
@@ -241,7 +241,7 @@ def read_class(inventory: Inventory, value: type, place: str) -> Iterator[str]:
 
 
 def read_wrapper(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
-    """A function in a class, under a decorator of Python's."""
+    """A function in a class, under a decorator such as `property`."""
     inner = [getattr(value, name, None) for name in ("__func__", "func", "fget", "fset", "__wrapped__")]
     yield from inventory.read_sequence(inner, place)
 
@@ -250,18 +250,18 @@ def read_python_module(inventory: Inventory, value: types.ModuleType, place: str
     """An installed module by its name; any other may hold anything."""
     yield value.__name__
     if not is_installed(value.__name__):
-        yield from inventory.give_up(value, place)
+        yield from inventory.note_unreadable(value, place)
 
 
 def read_object(inventory: Inventory, value: Any, place: str) -> Iterator[str]:
-    """Anything else by what Python would copy it from: a name, or a callable, its arguments, attributes and items."""
+    """Any other object by what `copy` makes it from: a name, or a callable, its arguments, attributes and items."""
     reduce = copyreg.dispatch_table.get(type(value))
     try:
         reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
     except Exception:
-        yield from inventory.give_up(value, place)
+        yield from inventory.note_unreadable(value, place)
         return
-    with inventory.ignoring(value):
+    with inventory.ignore_declared(value):
         if customizes_copying(type(value)):  # and may leave out what changes the output
             yield from read_state(inventory, value, object.__getstate__(value), place)
         if isinstance(reduced, str):
@@ -289,7 +289,7 @@ def read_state(inventory: Inventory, value: Any, state: Any, place: str) -> Iter
 
 
 def drop_cached(value: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Without cached properties, which may be computed already or not yet."""
+    """The attributes without cached properties, which may be computed already or not yet."""
     kind = type(value)
     return {name: it for name, it in attributes.items() if not isinstance(getattr(kind, name, None), cached_property)}
 

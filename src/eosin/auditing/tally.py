@@ -14,13 +14,13 @@ from eosin.decoding.loops import Tail, extend, find_tail, rotate_cycle, tail_of
 from eosin.outcome import Completion
 from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, StepSummary, Unended, Weights, add_weights
 
-Tokens = Int[np.ndarray, " length"]
+TokenArray = Int[np.ndarray, " length"]
 MOST_EXAMPLES = 16
-"""Loops of which a completion is kept, so that its drift can be measured."""
+"""Loops of which a completion is kept, to measure how its state drifts."""
 
 
 class Tally:
-    """Counts of a range of contexts.
+    """The counts of a range of contexts, while its completions come in.
 
     A completion that was proved infinite counts as if it had been decoded to the limit: its tokens are known.
     """
@@ -34,7 +34,7 @@ class Tally:
         self.causes: Counter[str] = Counter()
         self.loops: dict[tuple[int, ...], LoopCount] = {}
         self.examples: dict[tuple[int, ...], Completion] = {}
-        """Completions in loops that nothing was proved of."""
+        """A completion in each loop without a proof."""
         self.ngrams: Counter[int] = Counter()
         self.repeated: Counter[int] = Counter()
         self.hashes: set[int] = set()
@@ -42,10 +42,10 @@ class Tally:
         self.cut = 0
 
     def add(self, completion: Completion) -> Cause:
-        """Count one completion; the cause that it is counted under."""
+        """Count one completion. Returns the cause under which it is counted."""
         self.tokens += len(completion.tokens)
         if completion.survival is not None:
-            self.weights = add_weights(self.weights, weights_of(completion.survival.numpy(), self.max_steps))
+            self.weights = add_weights(self.weights, list_weights(completion.survival.numpy(), self.max_steps))
             self.unended[completion.index - self.start] = False
             return completion.cause
         tokens = extend(completion.tokens.numpy(), completion.proof)
@@ -67,7 +67,7 @@ class Tally:
             self.hashes = set(sorted(self.hashes)[:SMALLEST_HASHES])
         return cause
 
-    def _add_loop(self, completion: Completion, tail: Tail, tokens: Tokens) -> None:
+    def _add_loop(self, completion: Completion, tail: Tail, tokens: TokenArray) -> None:
         cycle = rotate_cycle(tokens[len(tokens) - tail.period :].tolist())
         loop = LoopCount(onset=StepSummary.of(tail.onset), example=completion.index)
         if completion.proof is not None:
@@ -77,8 +77,8 @@ class Tally:
             self.examples.setdefault(cycle, completion)
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
 
-    def _add_ngrams(self, tokens: Tokens, length: int) -> None:
-        """Count those of the first `length` tokens. If there are fewer tokens, the rest repeats them."""
+    def _add_ngrams(self, tokens: TokenArray, length: int) -> None:
+        """Count those of the first `length` tokens. If fewer tokens are given, the missing ones repeat them."""
         for n in NGRAMS:
             total, different = count_ngrams(tokens[:length], n)
             total = max(total, length - n + 1)
@@ -86,10 +86,10 @@ class Tally:
             self.repeated[n] += total - different
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return None not in self.unended
 
-    def counts(self) -> Counts:
+    def to_counts(self) -> Counts:
         return Counts(
             contexts=len(self.unended),
             tokens=self.tokens,
@@ -110,7 +110,7 @@ def is_cut_loop(completion: Completion) -> bool:
     return completion.cause is Cause.EOS and find_tail(completion.tokens.numpy()[:-1]) is not None
 
 
-def weights_of(survival: np.ndarray, max_steps: int) -> Weights:
+def list_weights(survival: np.ndarray, max_steps: int) -> Weights:
     """One path's weight, and its square, after each step that is reported: zero once it has ended."""
     weights = {
         step: float(survival[step - 1]) if step <= len(survival) else 0.0 for step in list_reported_steps(max_steps)
@@ -124,7 +124,7 @@ def list_reported_steps(max_steps: int) -> list[int]:
     return [*(step for step in steps if step < max_steps), max_steps]
 
 
-def count_ngrams(tokens: Tokens, n: int) -> tuple[int, int]:
+def count_ngrams(tokens: TokenArray, n: int) -> tuple[int, int]:
     """How many n-grams there are, and how many different ones."""
     if len(tokens) < n:
         return 0, 0

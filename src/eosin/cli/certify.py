@@ -17,7 +17,7 @@ from eosin.cli.terminal import escape_for_terminal
 from eosin.contracts import Generative
 from eosin.decoding.floor import Floor
 from eosin.errors import BadInput
-from eosin.guarantees.certificate import Certificate, certify, epsilon_for_budget, floor_for_budget
+from eosin.guarantees.certificate import Certificate, certify, find_epsilon, find_floor
 from eosin.proofs.cycles import Cycle
 from eosin.proofs.saved_cycles import CertifiedCycle, read_certificates
 
@@ -80,7 +80,7 @@ def propose_floor(model: Generative, spec: str, certificate: Certificate, budget
     """A budget holds for all but one decoding in a million: a bound on every decoding may be later, or not exist."""
     if certificate.ends_within(budget):
         return f"Within {budget:,} steps, but for one decoding in a million: as it is."
-    floor = floor_for_budget(model, spec, budget)
+    floor = find_floor(model, spec, budget)
     how = f"eosin.Floor(model, epsilon={floor.epsilon}, grace={floor.grace})"
     return f"Within {budget:,} steps, but for one decoding in a million, without training: {how}"
 
@@ -88,18 +88,18 @@ def propose_floor(model: Generative, spec: str, certificate: Certificate, budget
 def propose_head(budget: int) -> str:
     return (
         f"Every greedy decoding ends within {budget:,} steps if the model is trained with\n"
-        f'  [head]\n  kind = "self-terminating"\n  epsilon = {epsilon_for_budget(budget)}'
+        f'  [head]\n  kind = "self-terminating"\n  epsilon = {find_epsilon(budget)}'
     )
 
 
 def to_json(model: Generative, certificate: Certificate, budget: int | None) -> dict[str, Any]:
     if budget is None:
         return certificate.as_json()
-    floor = floor_for_budget(model, certificate.decoder, budget)
+    floor = find_floor(model, certificate.decoder, budget)
     return certificate.as_json() | {
         "within_budget": certificate.ends_within(budget),
         "floor": {"epsilon": floor.epsilon, "grace": floor.grace},
-        "self_terminating": {"epsilon": epsilon_for_budget(budget)},
+        "self_terminating": {"epsilon": find_epsilon(budget)},
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from eosin.cli.numbers import whole_number
 from eosin.cli.terminal import escape_for_terminal
 from eosin.errors import BadInput
+from eosin.storage.files import HUB
 
 if TYPE_CHECKING:
     from eosin.hub.doctor import Finding
@@ -35,14 +36,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    try:
-        from eosin.hub.doctor import examine, open_patient
-    except ImportError as error:
-        raise BadInput(f"this needs transformers ({error}): pip install 'eosin[hub]'") from error
+    from eosin.loading import import_hub
+
+    doctor = import_hub("doctor")
     if options.train is not None and not options.train.is_file():
         raise BadInput(f"there is no file {options.train}")
-    name = options.model.removeprefix("hf:")
-    findings = examine(open_patient(name, options.train, options.max_length, options.trust_remote_code))
+    name = options.model.removeprefix(HUB)
+    files = doctor.read_model_files(name, options.train, options.max_length, options.trust_remote_code)
+    findings = doctor.examine(files)
     print(json.dumps({"findings": [asdict(each) for each in findings]}) if options.json else format_findings(findings))
     if any(finding.wrong for finding in findings):
         sys.exit(1)

@@ -14,21 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eosin.auditing.audit import first_prefixes, largest_batch
+from eosin.auditing.audit import is_steady_for
 from eosin.cli.numbers import whole_number
 from eosin.contracts import Decoder
-from eosin.data.prompts import read_prompts
+from eosin.data.prompts import read_texts
 from eosin.data.sources import CONTEXTS
 from eosin.data.tokenizer import PAD_ID
-from eosin.decoding.batch_invariance import is_steady
 from eosin.decoding.job import Job, Prefixes, check_whole
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.stopping import StopStrings
 from eosin.devices import PRECISIONS, choose_device
 from eosin.errors import BadInput
-from eosin.loading import HUB, import_hub, open_run
+from eosin.loading import import_hub, open_run
 from eosin.proofs.prover import Prover, prover_of
 from eosin.records.reading import choose_audit_folder
+from eosin.storage.files import HUB
 from eosin.training.run import Run
 
 DTYPES = {**PRECISIONS, "float64": torch.float64}
@@ -73,7 +73,7 @@ class LoadedModel:
         """The first `count` contexts of a split of the run's corpus."""
         if self.run is None:
             raise BadInput(f"{self.name} comes without a corpus: give prompts of your own (--prompts FILE)")
-        return self.run.corpus.contexts(split, count, seed)
+        return self.run.corpus.take_contexts(split, count, seed)
 
     def take_context(self, split: str, number: int, seed: int) -> Tensor:
         """The context that has this number in an audit, as one row."""
@@ -178,19 +178,14 @@ def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
 
 
 def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
-    model, words = import_hub("loading").load_causal(
-        name.removeprefix(HUB),
-        device=device,
-        dtype=dtype,
-        eos_ids=given["eos"] or (),
-        trust_remote_code=given["trust_remote_code"],
-    )
+    pretrained = import_hub("loading").Pretrained(name.removeprefix(HUB), given["trust_remote_code"])
+    model, tokenizer = pretrained.load(device=device, dtype=dtype, eos_ids=given["eos"] or ())
     return LoadedModel(
         name=name,
         model=model,
-        tokenizer=words,
-        encode_prompts=lambda texts: words.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
-        stop=parse_stop_strings(given["stop"] or model.stop_strings, words),
+        tokenizer=tokenizer,
+        encode_prompts=lambda texts: tokenizer.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
+        stop=parse_stop_strings(given["stop"] or model.stop_strings, tokenizer),
     )
 
 
@@ -225,7 +220,7 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
     if options.prompt is not None:
         return loaded.encode_prompts([options.prompt])
     if options.prompts is not None:
-        return loaded.encode_prompts(read_prompts(options.prompts)[:count])
+        return loaded.encode_prompts(read_texts(options.prompts, "a prompt", count))
     split = options.contexts or "test"
     if options.context is not None:
         return loaded.take_context(split, options.context, options.seed)
@@ -236,5 +231,4 @@ def create_prover(job: Job, decoder: Decoder, options: argparse.Namespace) -> Pr
     """The prover that an audit of this job has."""
     if options.no_proofs or job.stop is not None:
         return None
-    steady = is_steady(job.model, first_prefixes(job.contexts), largest_batch(job, [decoder]))
-    return prover_of(job.model, decoder, steady)
+    return prover_of(job.model, decoder, is_steady_for(job, [decoder]))

@@ -17,9 +17,9 @@ from eosin.contracts import Prefix, Rows, Tokens
 from eosin.data.corpus import Split
 from eosin.data.tokenizer import EOS_ID
 
-Plan = list[Tensor]
+BatchPlan = list[Tensor]
 """The numbers of the sentences in each batch."""
-POOL = 100
+SORTED_TOGETHER = 100
 """Batches whose sentences are sorted by length together: enough for similar lengths, few enough to stay random."""
 
 
@@ -39,7 +39,7 @@ class Batch:
         return Batch(self.prefix.to(device), self.continuation.to(device), self.wanted.to(device))
 
 
-def plan_shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, tokens: int | None = None) -> Plan:
+def plan_shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, tokens: int | None = None) -> BatchPlan:
     """Random batches for an epoch, at most `size` sentences each.
 
     A limit of tokens, padding included, makes batches of similar lengths. Divide the loss by the limit then.
@@ -48,17 +48,17 @@ def plan_shuffled(lengths: Int[Tensor, " sentences"], size: int, seed: int, toke
     order = torch.randperm(len(lengths), generator=generator)
     if tokens is None:
         return list(order.split(size))  # type: ignore[no-untyped-call]
-    pools = (pool[lengths[pool].argsort(stable=True)] for pool in order.split(size * POOL))  # type: ignore[no-untyped-call]
+    pools = (pool[lengths[pool].argsort(stable=True)] for pool in order.split(size * SORTED_TOGETHER))  # type: ignore[no-untyped-call]
     batches = [batch for pool in pools for batch in split_into_batches(pool, lengths, size, tokens)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def plan_by_length(lengths: Int[Tensor, " sentences"], size: int, tokens: int | None = None) -> Plan:
+def plan_by_length(lengths: Int[Tensor, " sentences"], size: int, tokens: int | None = None) -> BatchPlan:
     """Batches of all sentences sorted by length, for evaluation."""
     return split_into_batches(lengths.argsort(stable=True), lengths, size, tokens)
 
 
-def split_into_batches(rows: Rows, lengths: Int[Tensor, " sentences"], size: int, tokens: int | None) -> Plan:
+def split_into_batches(rows: Rows, lengths: Int[Tensor, " sentences"], size: int, tokens: int | None) -> BatchPlan:
     """Batches of sorted sentences. A sentence with too many tokens is a batch of its own."""
     if tokens is None:
         return list(rows.split(size))  # type: ignore[no-untyped-call]
@@ -76,7 +76,7 @@ def gather(split: Split, rows: Rows, most: int | None = None) -> Batch:
     lengths = lengths if most is None else lengths.clamp(max=most)
     steps = torch.arange(int(lengths.max()))
     wanted = steps < lengths
-    places = torch.where(wanted, starts + split.prefix_length + steps, starts)
+    places = torch.where(wanted, starts + split.unpredicted + steps, starts)
     continuation = torch.where(wanted, split.tokens[places], EOS_ID).long()
-    prefix = split.tokens[starts + torch.arange(split.prefix_length)].long()
+    prefix = split.tokens[starts + torch.arange(split.unpredicted)].long()
     return Batch(prefix, continuation, wanted)

@@ -7,7 +7,7 @@ sentence is shorter. The continuation is the rest, <eos> included.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -24,11 +24,10 @@ from eosin.data.sources import BUNDLED, CONTEXTS, SPLITS
 from eosin.data.tokenizer import TOKENIZATIONS, UNK_ID, Tokenizer
 from eosin.errors import BadInput
 from eosin.settings import build, check_known, get_section, read_toml
+from eosin.storage.files import HUB
 from eosin.storage.tensors import hash_tensors, load_tensors
 
 DATASET, TOKENS = "dataset.toml", "corpus.safetensors"
-OF_MODEL = "hf:"
-"""Before the name of a model whose tokenizer is used."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Recipe:
     sentences_by: str = "line"
     """A sequence is a `line`, or a sentence found by spaCy's `sentencizer` or the spaCy model of this name."""
     short: str = "auto"
-    """Sentences of k tokens or fewer: `pad` them, or `drop` them as in the GPT-2 experiment; `auto` drops lines of
+    """Sentences of k tokens or fewer: `pad` them, or `drop` them as in the GPT-2 experiment. `auto` drops lines of
     the original WikiText and pads everything else."""
     unknown: str = "keep"
     """Sequences whose text contains `<unk>`: `keep` or `drop` them."""
@@ -57,7 +56,7 @@ class Recipe:
     """A text file for testing, as for validation."""
 
     def __post_init__(self) -> None:
-        if not self.tokenization.startswith(OF_MODEL):
+        if not self.tokenization.startswith(HUB):
             check_known(self.tokenization, TOKENIZATIONS, "a tokenization")
         check_known(self.short, ("auto", "pad", "drop"), "a treatment of short sentences")
         check_known(self.unknown, ("keep", "drop"), "a treatment of sequences with <unk>")
@@ -80,8 +79,8 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Example:
-    """One sentence: the context and its continuation in the corpus."""
+class Sentence:
+    """One sentence: what is given, and what is predicted."""
 
     prefix: Int[Tensor, " prefix"]
     continuation: Int[Tensor, " continuation"]
@@ -93,22 +92,23 @@ class Split:
 
     tokens: Int[Tensor, " tokens"]
     offsets: Int[Tensor, " bounds"]
-    prefix_length: int
+    unpredicted: int
+    """Tokens at the start of each sentence that are not predicted: its context, or in fine-tuning the first token."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> Sentence:
         tokens = self.tokens[self.offsets[index] : self.offsets[index + 1]].long()
-        return Example(tokens[: self.prefix_length], tokens[self.prefix_length :])
+        return Sentence(tokens[: self.unpredicted], tokens[self.unpredicted :])
 
-    def __iter__(self) -> Iterator[Example]:
+    def __iter__(self) -> Iterator[Sentence]:
         return (self[index] for index in range(len(self)))
 
     @cached_property
     def lengths(self) -> Int[Tensor, " sentences"]:
-        """Lengths of the continuations, <eos> included."""
-        return self.offsets.diff() - self.prefix_length
+        """Predicted tokens of each sentence, <eos> included."""
+        return self.offsets.diff() - self.unpredicted
 
     def take_prefixes(self, length: int) -> Prefix:
         """The first tokens of each sentence."""
@@ -134,7 +134,7 @@ class Corpus:
     def train(self) -> Split:
         return self.splits["train"]
 
-    def contexts(self, which: str, count: int | None = None, seed: int = 0) -> Prefix:
+    def take_contexts(self, which: str, count: int | None = None, seed: int = 0) -> Prefix:
         """The first `count` contexts of a split, or of `random` contexts, uniform over the words."""
         check_known(which, CONTEXTS, "a context distribution")
         if which != "random":
@@ -150,9 +150,18 @@ class Corpus:
     def prefix_length(self) -> int:
         return self.layout.prefix_length(self.recipe.context)
 
-    def continuation_lengths(self, which: str) -> Int[Tensor, " sentences"]:
+    def count_after_context(self, split: str) -> Int[Tensor, " sentences"]:
         """Tokens after the context of each sentence, <eos> included."""
-        return self.splits[which].offsets.diff() - self.prefix_length
+        return self.splits[split].offsets.diff() - self.prefix_length
+
+    def check_settings(self, data: Mapping[str, Any]) -> None:
+        """Raise BadInput if these settings of the section [data] are not those of the corpus."""
+        for key, wanted in data.items():
+            if getattr(self.recipe, key) != wanted:
+                raise BadInput(
+                    f"data.{key} is {wanted!r} in the settings, but the corpus was prepared with "
+                    f"{getattr(self.recipe, key)!r}; name a text instead of a prepared corpus, or change data.{key}"
+                )
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -165,7 +174,7 @@ class Corpus:
             **{name: len(split) for name, split in self.splits.items()},
             "vocabulary": self.tokenizer.vocab_size,
             "average_length": real / len(train),
-            "longest": int(self.continuation_lengths("train").max()) - 1 + self.recipe.context - int(padding.min()),
+            "longest": int(self.count_after_context("train").max()) - 1 + self.recipe.context - int(padding.min()),
             "dropped": self.dropped,
             "unknown": float((train.tokens == UNK_ID).sum() / real) if self.layout == PAPER else 0.0,
         }

@@ -12,7 +12,7 @@ from eosin.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL
 
 @dataclass(frozen=True)
 class Layout:
-    """<bos>, padding if there are fewer words than a context, the words, <eos>.
+    """A sequence is <bos>, padding if there are fewer words than a context has, the words, <eos>.
 
     <bos> and padding are optional. Without them sequences begin with a word, and short ones are not padded.
     """
@@ -23,7 +23,7 @@ class Layout:
     bos: int | None = None
     pad: int | None = None
     whole: bool = False
-    """Whether all tokens but the first are predicted, or only those after the context."""
+    """Whether all tokens but the first are predicted, instead of only those after the context."""
 
     def build_sequence(self, ids: list[int], context: int) -> Int32[np.ndarray, " length"]:
         start = [] if self.bos is None else [self.bos]

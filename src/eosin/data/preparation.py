@@ -25,21 +25,21 @@ from eosin.settings import build, read_toml
 from eosin.storage.files import PARTIAL, write_text
 from eosin.storage.tensors import save_tensors
 
-Pretrained = Callable[[], tuple[Tokenizer, Layout]]
+OpenTokenizer = Callable[[], tuple[Tokenizer, Layout]]
 """Opens the tokenizer of a pretrained model and its layout of a sequence."""
 
 
-def open_corpus(recipe: Recipe, below: Path = Path(), pretrained: Pretrained | None = None) -> Corpus:
+def open_corpus(recipe: Recipe, below: Path = Path(), open_tokenizer: OpenTokenizer | None = None) -> Corpus:
     """The corpus of a recipe, prepared below a folder if it is missing. A source may be a prepared corpus itself."""
     if (Path(recipe.source) / DATASET).is_file():
         return load_corpus(recipe.source)
     usual = below / recipe.folder
     folder = usual if usual.exists() else find_prepared(recipe, usual.parent) or usual
-    return prepare(recipe, folder, pretrained)
+    return prepare(recipe, folder, open_tokenizer)
 
 
 def find_prepared(recipe: Recipe, place: Path) -> Path | None:
-    """A corpus of the same recipe and text with a name of its own, as `eosin prepare --out data/NAME` makes it."""
+    """A corpus of the same recipe and text under another name, as `eosin prepare --out data/NAME` makes it."""
     return next((file.parent for file in sorted(place.glob(f"*/{DATASET}")) if is_prepared(file, recipe)), None)
 
 
@@ -49,34 +49,34 @@ def is_prepared(file: Path, recipe: Recipe) -> bool:
         before = build(Recipe, table.get("recipe", {}), "recipe")
     except BadInput:
         return False  # not what is looked for, whatever it is
-    same_text = open_source(recipe.source, recipe.valid, recipe.test).digest() == table["digest"].get("source")
+    same_text = open_source(recipe.source, recipe.valid, recipe.test).compute_digest() == table["digest"].get("source")
     return same_text and not list_differences(before, recipe)
 
 
 def list_differences(before: Recipe, now: Recipe) -> list[str]:
-    """The settings that differ, without the names of texts: a digest covers these."""
+    """The settings that differ, without the names of texts: the digest of the source covers their contents."""
     there, here = asdict(before), asdict(now)
     return [key for key in here if key not in ("source", "valid", "test") and there[key] != here[key]]
 
 
-def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
-    """Make a corpus in a folder, or open the one that is there if it is the same."""
+def prepare(recipe: Recipe, folder: Path, open_tokenizer: OpenTokenizer | None = None) -> Corpus:
+    """Make a corpus in a folder, or open the one that is there if it has the same recipe and text."""
     source = open_source(recipe.source, recipe.valid, recipe.test)
-    source_digest = source.digest()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        return reopen(recipe, source_digest, folder, pretrained)
+    source_digest = source.compute_digest()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        return reopen(recipe, source_digest, folder, open_tokenizer)
 
     with_unk: Counter[str] = Counter()
 
     def sentences(split: str) -> Iterator[str]:
         with_unk[split] = 0
-        for sentence in source.sentences(split, recipe.sentences_by):
+        for sentence in source.read_sentences(split, recipe.sentences_by):
             if recipe.unknown == "drop" and UNK in sentence.split(" "):
                 with_unk[split] += 1
             else:
                 yield sentence
 
-    tokenizer, layout = pretrained() if pretrained else (train_tokenizer(recipe, sentences), PAPER)
+    tokenizer, layout = open_tokenizer() if open_tokenizer else (train_tokenizer(recipe, sentences), PAPER)
     drop = recipe.short == "drop" or (recipe.short == "auto" and source.wikitext and recipe.sentences_by == "line")
     splits, dropped = {}, 0
     for split in SPLITS:
@@ -85,13 +85,8 @@ def prepare(recipe: Recipe, folder: Path, pretrained: Pretrained | None = None) 
             for ids in tokenizer.encode(show_progress(sentences(split), split))
         ]
         kept = [row for row in rows if not drop or len(row) > layout.prefix_length(recipe.context) + 1]
-        if not kept and with_unk[split]:
-            raise BadInput(
-                f"nothing is left for {split} of {source.paths[split]}: {with_unk[split]:,} sequences contain {UNK} "
-                f"and were dropped, {len(rows):,} others are too short; keep them (--unknown keep, data.unknown)"
-            )
         if not kept:
-            raise BadInput(describe_empty_split(split, source, recipe.context, drop))
+            raise BadInput(describe_empty_split(split, source, recipe.context, drop, with_unk[split]))
         splits[split] = pack(kept, layout.unpredicted_length(recipe.context))
         dropped += with_unk[split] + len(rows) - len(kept)
     digest = hash_corpus(list_tensors(splits), tokenizer, recipe, layout)
@@ -110,12 +105,12 @@ def train_tokenizer(recipe: Recipe, sentences: Callable[[str], Iterator[str]]) -
     return TOKENIZATIONS[recipe.tokenization](text, recipe.vocab_size)
 
 
-def pack(rows: list[Any], prefix_length: int) -> Split:
+def pack(rows: list[Any], unpredicted: int) -> Split:
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), prefix_length)
+    return Split(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets), unpredicted)
 
 
-def reopen(recipe: Recipe, source_digest: str, folder: Path, pretrained: Pretrained | None = None) -> Corpus:
+def reopen(recipe: Recipe, source_digest: str, folder: Path, open_tokenizer: OpenTokenizer | None = None) -> Corpus:
     """The corpus in a folder, if it is that of the recipe."""
     if not (folder / DATASET).is_file():
         raise BadInput(f"{folder} exists and is not a prepared corpus; name another folder")
@@ -128,15 +123,20 @@ def reopen(recipe: Recipe, source_digest: str, folder: Path, pretrained: Pretrai
         raise BadInput(
             f"{folder} was prepared from another text than {recipe.source!r} is now: the text has changed; {remedy}"
         )
-    if pretrained is not None:
-        tokenizer, layout = pretrained()
+    if open_tokenizer is not None:
+        tokenizer, layout = open_tokenizer()
         if (tokenizer.to_json(), layout) != (corpus.tokenizer.to_json(), corpus.layout):
             raise BadInput(f"{folder} was prepared with another tokenizer than {recipe.tokenization} has now; {remedy}")
     return corpus
 
 
-def describe_empty_split(split: str, source: Source, context: int, drop: bool) -> str:
+def describe_empty_split(split: str, source: Source, context: int, drop: bool, with_unk: int) -> str:
     path = source.paths[split]
+    if with_unk:
+        return (
+            f"nothing is left for {split} of {path}: {with_unk:,} sequences contain {UNK} and were dropped, "
+            "all others are too short; keep them (--unknown keep, data.unknown)"
+        )
     if drop:
         return (
             f"no sequence for {split} in {path} is longer than the context of {context} tokens; "
@@ -181,10 +181,10 @@ def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove unfinished corpora of processes that have ended."""
-    for left in folder.parent.glob(f"{folder.name}.*{PARTIAL}"):
-        process = left.name.removesuffix(PARTIAL).rpartition(".")[2]
+    for leftover in folder.parent.glob(f"{folder.name}.*{PARTIAL}"):
+        process = leftover.name.removesuffix(PARTIAL).rpartition(".")[2]
         if process.isdigit() and not is_alive(int(process)):
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def is_alive(process: int) -> bool:
@@ -193,7 +193,7 @@ def is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass  # it is another user's
     return True
 
 

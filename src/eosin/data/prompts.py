@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +36,12 @@ def encode_contexts(texts: Sequence[str], tokenizer: Tokenizer, context: int) ->
     return Prompts(contexts, sum(len(ids) > context for ids in encoded), int((contexts == UNK_ID).sum()))
 
 
-def read_prompts(path: Path) -> list[str]:
-    """The non-empty lines of a UTF-8 text file, unchanged."""
-    prompts = [line.rstrip("\r\n") for line in decode_lines(path) if line.strip()]
-    if not prompts:
-        raise BadInput(f"{path} is empty: it should have a prompt on every line")
-    return prompts
+def read_texts(path: Path, what: str, most: int | None = None) -> list[str]:
+    """The first non-empty lines of a UTF-8 text file, unchanged; `what` names a line in messages."""
+    texts = list(islice((line.rstrip("\r\n") for line in decode_lines(path) if line.strip()), most))
+    if not texts:
+        raise BadInput(f"{path} is empty: it should have {what} on every line")
+    return texts
 
 
 def normalise_prompt(text: str, number: int) -> str:

@@ -21,7 +21,7 @@ SPLITS = ("train", "valid", "test")
 CONTEXTS = (*SPLITS, "random")
 BUNDLED = ("wikitext-2-sentences", "wikitext-2")
 HELD_OUT = 20
-"""In a single text file, one of so many sentences goes to valid and one to test."""
+"""Of so many sentences of a single text file, one goes to valid and one to test."""
 SENTENCIZER = "sentencizer"
 
 
@@ -33,25 +33,26 @@ class Source:
     wikitext: bool = False
     """Whether a line is a paragraph or a heading, as in WikiText."""
     shared: bool = False
-    """Whether all splits come from one file: of HELD_OUT sentences the last but one is valid, the last test."""
+    """Whether all splits come from one file: of every HELD_OUT sentences the last but one is valid, the last test."""
     most: int | None = None
     """Read at most so many sentences of train, and a tenth as many of valid and test; None: all."""
 
-    def sentences(self, split: str, by: str) -> Iterator[str]:
+    def read_sentences(self, split: str, by: str) -> Iterator[str]:
         """Lines, or sentences that spaCy finds: one for each sequence."""
         path = self.paths[split]
-        lines = read_lines(path) if by == "line" else split_by_spacy(self._paragraphs(path), by)
-        chosen = lines if not self.shared else (line for n, line in enumerate(lines) if choose_split(n) == split)
-        return islice(chosen, self.most and (self.most if split == "train" else self.most // 10))
+        lines = read_normalised_lines(path) if by == "line" else split_by_spacy(self._paragraphs(path), by)
+        if self.shared:
+            lines = (line for number, line in enumerate(lines) if choose_split(number) == split)
+        return islice(lines, self.most and (self.most if split == "train" else self.most // 10))
 
     def _paragraphs(self, path: Path) -> Iterator[str]:
         if self.wikitext:
-            return (line for line in read_lines(path) if not is_heading(line))
-        return join_paragraphs(read_lines(path, empty=True))
+            return (line for line in read_normalised_lines(path) if not is_heading(line))
+        return join_paragraphs(read_normalised_lines(path, empty=True))
 
-    def digest(self) -> str:
-        files = hash_files([self.paths[split] for split in SPLITS])
-        return files if self.most is None else f"{files}@{self.most}"
+    def compute_digest(self) -> str:
+        digest = hash_files([self.paths[split] for split in SPLITS])
+        return digest if self.most is None else f"{digest}@{self.most}"
 
 
 def choose_split(number: int) -> str:
@@ -94,7 +95,7 @@ def open_folder(folder: Path) -> Source:
     raise BadInput(f"{folder} is not a folder of texts: it should hold one of {wanted} (or the same with .xz)")
 
 
-def read_lines(path: Path, empty: bool = False) -> Iterator[str]:
+def read_normalised_lines(path: Path, empty: bool = False) -> Iterator[str]:
     """The lines of a text file, with single spaces between words; empty lines only if asked for."""
     for number, line in enumerate(decode_lines(path), 1):
         line = " ".join(line.split())

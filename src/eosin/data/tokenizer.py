@@ -19,7 +19,7 @@ PAD, BOS, EOS, UNK = SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 RESERVED = re.compile("|".join(map(re.escape, (PAD, BOS, EOS))))
 TOKENIZER = "tokenizer.json"
-TOGETHER = 4096
+ENCODED_TOGETHER = 4096
 """Sentences that are encoded in one call."""
 
 
@@ -35,7 +35,7 @@ class Tokenizer:
 
     def encode(self, sentences: Iterable[str]) -> Iterator[list[int]]:
         sentences = iter(sentences)
-        while chunk := list(islice(sentences, TOGETHER)):
+        while chunk := list(islice(sentences, ENCODED_TOGETHER)):
             for encoding in self.inner.encode_batch_fast(chunk, add_special_tokens=False):
                 yield encoding.ids
 

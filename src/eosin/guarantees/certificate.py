@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -35,12 +35,12 @@ from eosin.log_odds import NO_PROMISE, LogOdds, Promise, get_promise, pass_on
 
 RARE = 1e-6
 """A survival below this is called rare."""
-LAST = 900
-"""Steps are searched up to 2^LAST, which covers every epsilon that makes sense."""
-ARMS = 1024
+LAST_POWER = 900
+"""Steps are searched up to 2^LAST_POWER, which covers every epsilon that makes sense."""
+PARTS = 1024
 """The number of parts into which a search divides an interval."""
 ONE_BY_ONE = 2**13
-"""Steps that are added up one by one; later ones are added in blocks of a part in 512 of all steps before."""
+"""Steps that are added up one by one. Later ones are added in blocks, each 1/512 as long as all steps before it."""
 BLOCK_STARTS = torch.cat(
     [
         torch.arange(ONE_BY_ONE, dtype=torch.float64),
@@ -51,7 +51,7 @@ CERTAIN_LOG_ODDS = sys.float_info.max
 """Log-odds above this are those of a certain event."""
 MOST_DIGITS = 15
 """Steps of more digits are given as a power of ten."""
-FAR = 6
+LOG10_FAR = 6
 """log10 of a number of steps for which nobody decodes."""
 EPSILONS = tuple(float(f"{digits}e-{places}") for places in range(14, 2, -1) for digits in range(100, 1000))
 """Numbers of three digits, from 1e-12 to 0.999, as people write them into a settings file."""
@@ -101,37 +101,25 @@ def certify(model: Generative, decoder: str | Decoder) -> Certificate:
     model    anything that can be decoded; nothing is known of a model without a method `promise`
     decoder  a specification such as "greedy" or "consistent-nucleus:0.2", or a Decoder
     """
-    bounds = EndingBounds.of(model, decoder)
-    possible, certain = bounds.first_step(above=-math.inf), bounds.first_step(above=CERTAIN_LOG_ODDS)
-    rare_after, log10_rare_after = (None, None) if possible is None else bounds.rare_step(possible)
-    certificate = Certificate(
+    bounds = EndingBounds.create(model, decoder)
+    rare_after, log10_rare_after = bounds.rare_step
+    return Certificate(
         decoder=str(bounds.decoder),
-        consistent=None if possible is None else True,
-        theorem=choose_theorem(bounds, possible, certain),
-        ends_by=None if certain is None else certain + bounds.extra_steps,
+        consistent=None if bounds.first_possible is None else True,
+        theorem=choose_theorem(bounds),
+        ends_by=bounds.ends_by,
         rare_after=rare_after,
         log10_rare_after=log10_rare_after,
         log10_xi=bounds.log10_xi,
         grounds=bounds.grounds,
-        explanation=(),
+        explanation=tuple(explain(bounds)),
     )
-    return replace(certificate, explanation=tuple(explain(bounds, certificate, possible)))
 
 
 @own_precision()
 @on_cpu()
-def bound_log_survival(model: Generative, decoder: str | Decoder, max_steps: int) -> Float64[Tensor, " steps"]:
-    """An upper bound on the log of the share that has not ended after 1, 2, ..., max_steps steps."""
-    bounds = EndingBounds.of(model, decoder)
-    steps = torch.arange(1, check_whole("max_steps", max_steps, 1, 2**31) + 1, dtype=torch.float64)
-    hazard = functional.pad(functional.softplus(bounds.ending(steps)), (min(bounds.extra_steps, max_steps), 0))
-    return -hazard.cumsum(0)[:max_steps]
-
-
-@own_precision()
-@on_cpu()
-def floor_for_budget(model: Generative, decoder: str | Decoder, budget: int, grace: int | None = None) -> Floor:
-    """The lowest floor under a model with which a decoder ends within the budget, except for one case in a million.
+def find_floor(model: Generative, decoder: str | Decoder, budget: int, grace: int | None = None) -> Floor:
+    """The lowest floor under a model with which fewer than one decoding in a million exceeds the budget.
 
     model    anything that can be decoded
     decoder  the decoder to be used: a floor for greedy decoding may be too low for sampling
@@ -140,10 +128,12 @@ def floor_for_budget(model: Generative, decoder: str | Decoder, budget: int, gra
     """
     check_whole("budget", budget, 1, 2**31)
     wanted = budget // 2 if grace is None else check_whole("grace", grace, 0, 2**31)
-    cached = CachedPromises(model)
+    # a large model goes through all its weights for a promise
+    cached = PromisesOnly(model.vocab_size, model.eos_ids, cache(partial(get_promise, model)))
 
     def is_enough(epsilon: float) -> bool:
-        return EndingBounds.of(Floor(cached, epsilon, wanted), decoder).ends_within(budget)
+        rare_after, _ = EndingBounds.create(Floor(cached, epsilon, wanted), decoder).rare_step
+        return rare_after is not None and rare_after <= budget
 
     while not is_enough(EPSILONS[-1]):
         if grace is not None or wanted == 0:
@@ -152,19 +142,25 @@ def floor_for_budget(model: Generative, decoder: str | Decoder, budget: int, gra
     return Floor(model, EPSILONS[bisect_left(EPSILONS, True, key=is_enough)], wanted)
 
 
-class CachedPromises:
-    """A model that computes each promise once: a large one goes through all its weights for it."""
+@dataclass(frozen=True)
+class PromisesOnly:
+    """What certificates ask of a model: its tokens and its promises. It cannot be decoded."""
 
-    def __init__(self, model: Generative):
-        self.vocab_size, self.eos_ids = model.vocab_size, model.eos_ids
-        self.prefill, self.step = model.prefill, model.step
-        self.promise = cache(partial(get_promise, model))
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    promise: Callable[..., Promise] = lambda temperature=1.0: NO_PROMISE
+
+    def prefill(self, prefix: Any) -> Any:
+        raise NotImplementedError
+
+    def step(self, token: Any, state: Any) -> Any:
+        raise NotImplementedError
 
 
-def epsilon_for_budget(budget: int) -> float:
-    """The lowest epsilon of a self-terminating or non-monotonic head with which greedy decoding keeps to the budget."""
+def find_epsilon(budget: int) -> float:
+    """The lowest epsilon of a self-terminating or non-monotonic head that ends greedy decoding within the budget."""
     check_whole("budget", budget, 1, 2**31)
-    return EPSILONS[bisect_left(EPSILONS, True, key=lambda it: math.log(2) / -math.log1p(-it) < budget)]
+    return EPSILONS[bisect_left(EPSILONS, True, key=lambda epsilon: math.log(2) / -math.log1p(-epsilon) < budget)]
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ class EndingBounds:
     eos_count: int
 
     @classmethod
-    def of(cls, model: Generative, decoder: str | Decoder) -> EndingBounds:
+    def create(cls, model: Generative, decoder: str | Decoder) -> EndingBounds:
         parsed = to_decoder(decoder)
         check_model(model)
         parsed.check(model.vocab_size)
@@ -187,15 +183,15 @@ class EndingBounds:
 
     @property
     def grounds(self) -> str:
-        last = self.promise(torch.tensor([2.0**LAST], dtype=torch.float64))
+        last = self.promise(torch.tensor([2.0**LAST_POWER], dtype=torch.float64))
         return (self.promise if bool(last > -math.inf) else NO_PROMISE).grounds
 
     @property
     def extra_steps(self) -> int:
-        """The steps that a beam may take after the first that certainly ends a hypothesis: each ends one more."""
+        """Steps that a beam may need after the first that certainly ends a hypothesis: each later one ends another."""
         return self.decoder.needed - 1 if isinstance(self.decoder, Collecting) else 0
 
-    def ending(self, steps: Float64[Tensor, " steps"]) -> LogOdds:
+    def bound_at(self, steps: Float64[Tensor, " steps"]) -> LogOdds:
         """The least log-odds that decoding ends at each step."""
         return self.pass_on(self.promise(steps))
 
@@ -219,15 +215,30 @@ class EndingBounds:
         xi = float(functional.logsigmoid(self.promise(torch.ones(1, dtype=torch.float64)))) / math.log(10)
         return None if xi == -math.inf else xi
 
-    def first_step(self, above: float) -> int | None:
+    @cached_property
+    def first_possible(self) -> int | None:
+        """The first step at which decoding ends with a probability that is known to be positive."""
+        return self.find_first_step(above=-math.inf)
+
+    @cached_property
+    def first_certain(self) -> int | None:
+        """The first step at which decoding, or a hypothesis of a beam, certainly ends."""
+        return self.find_first_step(above=CERTAIN_LOG_ODDS)
+
+    @property
+    def ends_by(self) -> int | None:
+        """The step by which every decoding has ended."""
+        return None if self.first_certain is None else self.first_certain + self.extra_steps
+
+    def find_first_step(self, above: float) -> int | None:
         """The first step at which the log-odds of ending exceed a number. A promise never falls, so all later ones do.
 
         Steps beyond 2^50 are found up to a part in 2^50, and never too early.
         """
         low, high = 0, None
-        points = [2**power for power in range(LAST + 1)]
+        points = [2**power for power in range(LAST_POWER + 1)]
         while points:
-            exceeds = self.ending(torch.tensor(points, dtype=torch.float64)) > above
+            exceeds = self.bound_at(torch.tensor(points, dtype=torch.float64)) > above
             first = int((~exceeds).sum())
             low = points[first - 1] if first else low
             if first < len(points):
@@ -237,13 +248,16 @@ class EndingBounds:
             points = split_interval(low, high)
         return high
 
-    def rare_step(self, first: int) -> tuple[int | None, float]:
+    @cached_property
+    def rare_step(self) -> tuple[int | None, float | None]:
         """The step from which on survival is below 1e-6, if it has few enough digits, and its log10.
 
-        Only steps from `first` on count. Each step of a block counts as the first one, whose log-odds are the least.
+        Each step of a block counts as the first of the block, whose log-odds are the least.
         """
-        starts = first + BLOCK_STARTS
-        log_hazard = log_softplus(self.ending(starts))
+        if self.first_possible is None:
+            return None, None
+        starts = self.first_possible + BLOCK_STARTS
+        log_hazard = log_softplus(self.bound_at(starts))
         widths = BLOCK_STARTS.diff(append=torch.tensor([math.inf], dtype=torch.float64))
         before = functional.pad((widths.log() + log_hazard)[:-1].logcumsumexp(0), (1, 0), value=-math.inf)
         block = int((before < math.log(-math.log(RARE))).sum()) - 1
@@ -255,18 +269,12 @@ class EndingBounds:
         steps = int(starts[block]) + math.floor(math.exp(log_steps)) + self.extra_steps
         return steps, math.log10(steps)
 
-    def ends_within(self, budget: int) -> bool:
-        """Whether survival is certainly below 1e-6 after this many steps."""
-        first = self.first_step(above=-math.inf)
-        steps = None if first is None else self.rare_step(first)[0]
-        return steps is not None and steps <= budget
-
 
 def split_interval(low: int, high: int) -> list[int]:
-    """Whole numbers between two, up to ARMS of them; none where the interval is too small to split."""
+    """At most PARTS whole numbers between two, evenly spread; none if the interval is too small to split."""
     if high - low <= max(1, high >> 50):
         return []
-    return sorted({low + (high - low) * part // ARMS for part in range(1, ARMS)} - {low})
+    return sorted({low + (high - low) * part // PARTS for part in range(1, PARTS)} - {low})
 
 
 def log_softplus(log_odds: LogOdds) -> LogOdds:
@@ -274,32 +282,33 @@ def log_softplus(log_odds: LogOdds) -> LogOdds:
     return torch.where(log_odds < -30, log_odds, functional.softplus(log_odds).log())
 
 
-def choose_theorem(bounds: EndingBounds, possible: int | None, certain: int | None) -> str:
-    """A decoder that cannot pass over eos from the first step on meets the condition of Theorem 4.1 too."""
-    if bounds.keeps_eos or (possible == 1 and certain is None):
+def choose_theorem(bounds: EndingBounds) -> str:
+    """A decoder that cannot drop eos from the first step on meets the condition of Theorem 4.1 too."""
+    if bounds.keeps_eos or (bounds.first_possible == 1 and bounds.first_certain is None):
         return "Theorem 4.1"
-    if possible is None:
+    if bounds.first_possible is None:
         return "Theorem 3.4"
     return "Theorem 4.3" if bounds.decoder.rows_per_context > 1 else "Theorem 4.2"
 
 
-def explain(bounds: EndingBounds, found: Certificate, possible: int | None) -> Iterator[str]:
+def explain(bounds: EndingBounds) -> Iterator[str]:
     """A certificate in sentences."""
+    ends_by, (rare_after, log10_rare_after) = bounds.ends_by, bounds.rare_step
     eos = "p(eos)" if bounds.temperature == 1 else f"p(eos) at temperature {bounds.temperature:g}"
-    if found.ends_by is not None:
-        yield f"Every decoding has ended by step {found.ends_by:,}."
-    if found.log10_rare_after is not None and (found.ends_by is None or found.rare_after != found.ends_by):
-        steps = f"{found.rare_after:,}" if found.rare_after else f"10^{found.log10_rare_after:.1f}"
+    if ends_by is not None:
+        yield f"Every decoding has ended by step {ends_by:,}."
+    if log10_rare_after is not None and (ends_by is None or rare_after != ends_by):
+        steps = f"{rare_after:,}" if rare_after else f"10^{log10_rare_after:.1f}"
         yield f"Fewer than one decoding in a million goes on for more than {steps} steps."
-    if found.log10_rare_after is not None and found.log10_rare_after > FAR:
+    if log10_rare_after is not None and log10_rare_after > LOG10_FAR:
         yield "The bound is true, and mostly very far from what happens: `eosin audit` measures what happens."
-    if not bounds.keeps_eos and possible is not None:
-        yield f"From step {possible:,} on it cannot pass over eos, for {eos} > {bounds.threshold:.2g}."
+    if not bounds.keeps_eos and bounds.first_possible is not None:
+        yield f"From step {bounds.first_possible:,} on it cannot pass over eos, for {eos} > {bounds.threshold:.2g}."
     elif not bounds.keeps_eos:
         yield f"It can pass over eos while {eos} <= {bounds.threshold:.2g}; nothing rules out that it does so for ever."
-    elif possible is None:
+    elif bounds.first_possible is None:
         yield f"It keeps eos, so it ends with probability one if {eos} stays above some number greater than zero."
     yield f"Known of the model: {bounds.grounds}."
-    if found.log10_xi is not None:
-        xi = f"{10**found.log10_xi:.2g}" if found.log10_xi > -4 else f"10^{found.log10_xi:.1f}"
+    if bounds.log10_xi is not None:
+        xi = f"{10**bounds.log10_xi:.2g}" if bounds.log10_xi > -4 else f"10^{bounds.log10_xi:.1f}"
         yield f"The least {eos} at any step: {xi}."

@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME = {
+_MODULES = {
     "CausalLM": "eosin.hub.causal_lm",
     "consistent": "eosin.hub.generation",
     "TerminationFloor": "eosin.hub.generation",
     "add_head": "eosin.hub.heads",
 }
-__all__ = list(_HOME)
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'eosin.hub' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -3,9 +3,9 @@
 A step gets a shallow copy of the cache, so the model changes the copy only. Rows of different lengths share a batch:
 shorter rows are padded on the left.
 
-transformers copies all keys and values for every token. Here the tensors have spare room at the end, and a step writes
-new keys and values there, beyond the end of older states. The first continuation of a state takes the room. A second
-one finds it taken and allocates its own.
+transformers copies all keys and values for every token. Here they lie in a buffer with room at its end, and a step
+writes new keys and values there, beyond the end of older states. The first continuation of a state takes the room. A
+second one finds it taken and allocates its own buffer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from eosin.contracts import Rows
 
 ROOM = 64
 """Tokens for which room is allocated at a time."""
-MORE_STATES = ("conv", "recurrent", "ssm")
+OTHER_STATES = ("conv", "recurrent", "ssm")
 """What layers of hybrid models keep besides keys and values."""
 
 
 @dataclass(frozen=True)
-class Cached:
+class CacheState:
     """Keys and values of every layer, and the padding of each row."""
 
     cache: Any
@@ -45,48 +45,43 @@ class Cached:
         """Whether rows can be joined: a layer with a sliding window cannot be padded."""
         return not any(layer.is_sliding for layer in self.cache.layers)
 
-    def select(self, rows: Rows) -> Cached:
-        cache = copy_without_room(self.cache)
+    def select(self, rows: Rows) -> CacheState:
+        cache = copy_without_buffers(self.cache)
         cache.batch_select_indices(rows)
-        return Cached(cache, self.padding[rows]).trim()
+        return CacheState(cache, self.padding[rows]).trim()
 
-    def trim(self) -> Cached:
+    def trim(self) -> CacheState:
         """Remove padding that all rows share. Without this, a pool that is refilled would grow forever."""
         spare = int(self.padding.min()) if len(self.padding) else 0
         if not spare:
             return self
-        cache = copy_without_room(self.cache)
+        cache = copy_without_buffers(self.cache)
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[:, :, spare:], layer.values[:, :, spare:]
-        return Cached(cache, self.padding - spare)
+        return CacheState(cache, self.padding - spare)
 
-    def join(self, other: Cached) -> Cached:
+    def join(self, other: CacheState) -> CacheState:
         length = max(self.length, other.length)
         mine, theirs = self.pad_to(length), other.pad_to(length)
-        cache = copy_without_room(mine.cache)
+        cache = copy_without_buffers(mine.cache)
         for layer, more in zip(cache.layers, theirs.cache.layers, strict=True):
             layer.keys, layer.values = torch.cat([layer.keys, more.keys]), torch.cat([layer.values, more.values])
-        return Cached(cache, torch.cat([mine.padding, theirs.padding]))
+        return CacheState(cache, torch.cat([mine.padding, theirs.padding]))
 
-    def pad_to(self, length: int) -> Cached:
+    def pad_to(self, length: int) -> CacheState:
         """Pad on the left, up to a length."""
         more = length - self.length
         if not more:
             return self
-        cache = copy_without_room(self.cache)
+        cache = copy_without_buffers(self.cache)
         for layer in cache.layers:
             layer.keys, layer.values = (functional.pad(part, (0, 0, more, 0)) for part in (layer.keys, layer.values))
-        return Cached(cache, self.padding + more)
-
-
-def allocate_longer(part: Tensor, more: int) -> Tensor:
-    *rows, length, width = part.shape
-    return part.new_empty(*rows, length + more, width)
+        return CacheState(cache, self.padding + more)
 
 
 @dataclass
-class Room:
-    """Tensors that begin with keys and values and have spare room. States that continue each other share them."""
+class Buffer:
+    """Tensors that begin with keys and values and have room for more. States that continue each other share them."""
 
     keys: Tensor
     values: Tensor
@@ -94,31 +89,30 @@ class Room:
     """Positions in use."""
 
     @classmethod
-    def allocate(cls, keys: Tensor, values: Tensor, more: int) -> Room:
+    def allocate(cls, keys: Tensor, values: Tensor, more: int) -> Buffer:
         """Copy keys and values, with room for more."""
-        room = cls(allocate_longer(keys, more), allocate_longer(values, more), 0)
-        room.write(keys, values)
-        return room
+        longer = (0, 0, 0, more)
+        return cls(functional.pad(keys, longer), functional.pad(values, longer), taken=keys.shape[-2])
 
     def write(self, keys: Tensor, values: Tensor) -> None:
         end = self.taken + keys.shape[-2]
         self.keys[..., self.taken : end, :], self.values[..., self.taken : end, :] = keys, values
         self.taken = end
 
-    def has_place_for(self, keys: Tensor, more: int) -> bool:
-        """Whether these keys are in this room, at the end of what is written, with place for more."""
+    def has_room_for(self, keys: Tensor, more: int) -> bool:
+        """Whether these keys are all that is in this buffer, and more fit in behind them."""
         length = keys.shape[-2]
         is_same = keys.data_ptr() == self.keys.data_ptr()
         return is_same and length == self.taken and length + more <= self.keys.shape[-2]
 
 
-class RoomyLayer(DynamicLayer):
+class GrowingLayer(DynamicLayer):
     """A layer of a cache that grows without copies."""
 
-    room: Room | None = None
+    buffer: Buffer | None = None
 
     @classmethod
-    def from_layer(cls, layer: DynamicLayer) -> RoomyLayer:
+    def from_layer(cls, layer: DynamicLayer) -> GrowingLayer:
         copied = cls()
         copied.__dict__.update(layer.__dict__)
         return copied
@@ -127,30 +121,31 @@ class RoomyLayer(DynamicLayer):
         if self.keys is None or self.values is None or not torch.is_inference_mode_enabled():
             return super().update(key_states, value_states)  # a gradient may need the old tensors
         more = key_states.shape[-2]
-        if self.room is None or not self.room.has_place_for(self.keys, more):
-            self.room = Room.allocate(self.keys, self.values, max(ROOM, more))
-        self.room.write(key_states, value_states)
-        self.keys, self.values = (part[..., : self.room.taken, :] for part in (self.room.keys, self.room.values))
+        if self.buffer is None or not self.buffer.has_room_for(self.keys, more):
+            self.buffer = Buffer.allocate(self.keys, self.values, max(ROOM, more))
+        buffer = self.buffer
+        buffer.write(key_states, value_states)
+        self.keys, self.values = (part[..., : buffer.taken, :] for part in (buffer.keys, buffer.values))
         return self.keys, self.values
 
 
-def copy_shell(cache: Any) -> Any:
+def copy_cache(cache: Any) -> Any:
     """A copy of the cache that shares its tensors."""
     copied = copy.copy(cache)
     copied.layers = [
-        RoomyLayer.from_layer(layer) if type(layer) is DynamicLayer else copy.copy(layer) for layer in cache.layers
+        GrowingLayer.from_layer(layer) if type(layer) is DynamicLayer else copy.copy(layer) for layer in cache.layers
     ]
     return copied
 
 
-def copy_without_room(cache: Any) -> Any:
-    """A copy without room, for tensors that will be replaced."""
-    copied = copy_shell(cache)
+def copy_without_buffers(cache: Any) -> Any:
+    """A copy whose layers have no buffers, for keys and values that will be replaced."""
+    copied = copy_cache(cache)
     for layer in copied.layers:
-        layer.room = None
+        layer.buffer = None
     return copied
 
 
 def is_plain(layer: Any) -> bool:
     """Whether a layer keeps keys and values only."""
-    return hasattr(layer, "batch_select_indices") and not any(hasattr(layer, f"{kind}_states") for kind in MORE_STATES)
+    return hasattr(layer, "batch_select_indices") and not any(hasattr(layer, f"{kind}_states") for kind in OTHER_STATES)

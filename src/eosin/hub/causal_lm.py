@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from eosin.contracts import Prefix, Promising, Token, Tokens
 from eosin.errors import BadInput
-from eosin.hub.cache import Cached, copy_shell, is_plain
+from eosin.hub.cache import CacheState, copy_cache, is_plain
 from eosin.hub.norms import bound_log_odds
 from eosin.log_odds import Promise
 
-BY_NORM = "the final norm bounds the hidden vectors, and so the logits (Lemma 3.2)"
+NORM_GROUNDS = "the final norm bounds the hidden vectors, and so the logits (Lemma 3.2)"
 
 
 def to_float(logits: Tensor) -> Tensor:
@@ -29,6 +29,14 @@ def to_float(logits: Tensor) -> Tensor:
 
 class CausalLM(nn.Module):
     """`model` is a causal language model of transformers; `eos_ids` are the tokens that end a sequence."""
+
+    not_in_identity = (
+        "_name_or_path", "name_or_path", "transformers_version", "dtype", "_commit_hash", "_takes",
+        "_original_object_hash",  # another one in each process
+    )  # fmt: skip
+    """Attributes that do not affect the model's output."""
+    pool = 64
+    """Rows that are decoded together by default: each needs keys and values of all layers."""
 
     def __init__(self, model: Any, eos_ids: tuple[int, ...]):
         super().__init__()
@@ -40,14 +48,6 @@ class CausalLM(nn.Module):
         self.eos_ids = eos_ids
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self._takes = frozenset(inspect.signature(model.forward).parameters)
-
-    not_in_identity = (
-        "_name_or_path", "name_or_path", "transformers_version", "dtype", "_commit_hash", "_takes",
-        "_original_object_hash",  # another one in each process
-    )  # fmt: skip
-    """Attributes that do not affect the model's output."""
-    pool = 64
-    """Rows that are decoded together by default: each needs keys and values of all layers."""
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -61,10 +61,10 @@ class CausalLM(nn.Module):
         config = self.model.config.get_text_config()
         return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
 
-    def prefill(self, prefix: Prefix) -> tuple[Tensor, Cached]:
+    def prefill(self, prefix: Prefix) -> tuple[Tensor, CacheState]:
         return self._read(prefix, None)
 
-    def step(self, token: Token, state: Cached) -> tuple[Tensor, Cached]:
+    def step(self, token: Token, state: CacheState) -> tuple[Tensor, CacheState]:
         return self._read(token[:, None], state)
 
     def score(self, prefix: Prefix, continuation: Tokens) -> Float[Tensor, "batch time"]:
@@ -79,13 +79,13 @@ class CausalLM(nn.Module):
         if isinstance(self.model, Promising) and self._ends_as_its_head():
             return self.model.promise(temperature)
         least = bound_log_odds(self.model, self.eos_ids, temperature)
-        return Promise(lambda steps: torch.full_like(steps, least), BY_NORM)
+        return Promise(lambda steps: torch.full_like(steps, least), NORM_GROUNDS)
 
     def _ends_as_its_head(self) -> bool:
         """A head promises something about the tokens that end its own texts."""
         return set(self.model.config.eos_ids) <= set(self.eos_ids)
 
-    def _read(self, tokens: Tokens, state: Cached | None) -> tuple[Tensor, Cached]:
+    def _read(self, tokens: Tokens, state: CacheState | None) -> tuple[Tensor, CacheState]:
         """The logits after the last token."""
         arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
         if "logits_to_keep" in self._takes:
@@ -100,10 +100,10 @@ class CausalLM(nn.Module):
                 "Eosin needs one (use_cache)"
             )
         padding = tokens.new_zeros(len(tokens)) if state is None else state.padding
-        return to_float(answer.logits[:, -1]), Cached(cache, padding)
+        return to_float(answer.logits[:, -1]), CacheState(cache, padding)
 
-    def _after(self, state: Cached) -> dict[str, Any]:
-        past: dict[str, Any] = {"past_key_values": copy_shell(state.cache)}
+    def _after(self, state: CacheState) -> dict[str, Any]:
+        past: dict[str, Any] = {"past_key_values": copy_cache(state.cache)}
         if not state.padding.any():
             return past
         places = torch.arange(state.length + 1, device=state.padding.device)

@@ -1,6 +1,6 @@
 """Why a model may not stop: static checks of a model folder and of its training texts.
 
-Each check is a function from a `Patient` to findings, listed in CHECKS.
+Each check is a function from `ModelFiles` to findings, listed in CHECKS.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
+from eosin.data.prompts import read_texts
 from eosin.errors import BadInput
 from eosin.hub.endings import find_endings, find_turn_end, join_endings, to_ids
-from eosin.hub.loading import NO_TOKENIZER, explain_errors, locate, open_tokenizer
+from eosin.hub.loading import NO_TOKENIZER, Pretrained, explain_errors
 
 USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
 """What `generate` does where nothing is set."""
 GENERATION = "generation_config.json"
 NAME_AN_EOS = "set generation_config.eos_token_id to the token that ends the training texts"
-MOST_EXAMPLES = 2000
+MOST_TEXTS = 2000
 """Examples of a training set that are read."""
 
 
@@ -38,7 +39,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Patient:
+class ModelFiles:
     """A model folder without its weights, and training texts."""
 
     tokenizer: Any
@@ -51,12 +52,12 @@ class Patient:
     """The length to which training cuts them."""
 
     @property
-    def named(self) -> dict[str, tuple[int, ...]]:
+    def endings_by_source(self) -> dict[str, tuple[int, ...]]:
         return find_endings(self.tokenizer, self.config, self.generation)
 
     @property
     def endings(self) -> tuple[int, ...]:
-        return join_endings(self.named)
+        return join_endings(self.endings_by_source)
 
     @property
     def stops_at(self) -> tuple[int, ...]:
@@ -73,7 +74,7 @@ class Patient:
         return sorted({token for token in ids if 0 <= token < end})
 
     @property
-    def padding(self) -> int | None:
+    def pad_id(self) -> int | None:
         return getattr(self.tokenizer, "pad_token_id", None)
 
     def spell(self, ids: Sequence[int]) -> str:
@@ -84,19 +85,19 @@ class Patient:
         return ", ".join(f"{token} ({name})" for token, name in zip(ids, names, strict=True))
 
 
-def open_patient(
+def read_model_files(
     folder: str, trained_on: Path | None = None, max_length: int | None = None, trust_remote_code: bool = False
-) -> Patient:
-    """Read what the folder has. A hub id is read from the local cache, or downloaded."""
-    name, more = locate(folder, trust_remote_code)
+) -> ModelFiles:
+    """Read everything but the weights. A hub id is read from the local cache, or downloaded."""
+    model = Pretrained(folder, trust_remote_code)
     with explain_errors(folder):
-        config = AutoConfig.from_pretrained(name, **more)
-    tokenizer = open_tokenizer(folder, trust_remote_code)
+        config = AutoConfig.from_pretrained(model.place, **model.options)
+    tokenizer = model.open_tokenizer()
     if tokenizer is None and trained_on is not None:
-        raise BadInput(f"{folder} has {NO_TOKENIZER}, and {trained_on} cannot be read without; leave out --train")
-    written = Path(name) / GENERATION
+        raise BadInput(f"{folder} has {NO_TOKENIZER}, and {trained_on} cannot be read without them; leave out --train")
+    written = Path(model.place) / GENERATION
     try:
-        generation = GenerationConfig.from_pretrained(name)
+        generation = GenerationConfig.from_pretrained(model.place)
     except Exception as error:
         if written.is_file():
             raise BadInput(
@@ -104,17 +105,12 @@ def open_patient(
             ) from error
         generation = GenerationConfig.from_model_config(config)
     texts = [] if trained_on is None else read_examples(trained_on, tokenizer)
-    return Patient(tokenizer, config, generation, texts, max_length)
+    return ModelFiles(tokenizer, config, generation, texts, max_length)
 
 
 def read_examples(path: Path, tokenizer: Any) -> list[list[int]]:
-    """Read texts, or JSON lines with `text` or `messages`, tokenised as by a trainer."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()][:MOST_EXAMPLES]
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not UTF-8 text: {error.reason}; convert it first") from error
-    if not lines:
-        raise BadInput(f"{path} holds no example")
+    """The first texts of a file, or its JSON lines with `text` or `messages`, tokenised as by a trainer."""
+    lines = read_texts(path, "an example", MOST_TEXTS)
     return [encode_example(line, number, path, tokenizer) for number, line in enumerate(lines, 1)]
 
 
@@ -133,8 +129,8 @@ def encode_example(line: str, number: int, path: Path, tokenizer: Any) -> list[i
 # the checks
 
 
-def no_tokenizer(patient: Patient) -> Iterator[Finding]:
-    if patient.tokenizer is None:
+def find_missing_tokenizer(files: ModelFiles) -> Iterator[Finding]:
+    if files.tokenizer is None:
         yield Finding(
             f"there are {NO_TOKENIZER}",
             "which token ends a text is known from the configurations only; transformers may invent a tokenizer "
@@ -144,8 +140,8 @@ def no_tokenizer(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def no_eos(patient: Patient) -> Iterator[Finding]:
-    if not patient.endings:
+def find_missing_eos(files: ModelFiles) -> Iterator[Finding]:
+    if not files.endings:
         yield Finding(
             "no token ends a text: tokenizer, config and generation config name no eos",
             "decoding can only stop at the length limit",
@@ -153,26 +149,26 @@ def no_eos(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def disagreeing_eos(patient: Patient) -> Iterator[Finding]:
+def find_disagreeing_eos(files: ModelFiles) -> Iterator[Finding]:
     """The chat template has a check of its own."""
-    sources = {name: ids for name, ids in patient.named.items() if name != "chat template"}
+    sources = {name: ids for name, ids in files.endings_by_source.items() if name != "chat template"}
     if len({frozenset(ids) for ids in sources.values()}) > 1:
-        said = "; ".join(f"{name}: {patient.spell(ids)}" for name, ids in sources.items())
-        advised = patient.keep_valid(i for ids in sources.values() for i in ids)
+        said = "; ".join(f"{name}: {files.spell(ids)}" for name, ids in sources.items())
+        advised = files.keep_valid(i for ids in sources.values() for i in ids)
         yield Finding(
             f"eos ids disagree ({said})",
             "generate stops at those of the generation config only, and a trainer teaches those of the tokenizer",
             f"set generation_config.eos_token_id = {advised}" if advised else NAME_AN_EOS,
-            wrong=not set(advised) <= set(patient.stops_at),
+            wrong=not set(advised) <= set(files.stops_at),
         )
 
 
-def unknown_eos(patient: Patient) -> Iterator[Finding]:
-    left = patient.keep_valid(patient.endings)
-    beyond = [token for token in patient.endings if token not in left]
+def find_unknown_eos(files: ModelFiles) -> Iterator[Finding]:
+    left = files.keep_valid(files.endings)
+    beyond = [token for token in files.endings if token not in left]
     if beyond:
-        sources = [name for name, ids in patient.named.items() if set(ids) & set(beyond)]
-        size = "" if patient.vocab_size is None else f", which has {patient.vocab_size:,}"
+        sources = [name for name, ids in files.endings_by_source.items() if set(ids) & set(beyond)]
+        size = "" if files.vocab_size is None else f", which has {files.vocab_size:,}"
         yield Finding(
             f"eos {', '.join(map(str, beyond))} ({', '.join(sources)}) is no token of the model{size}",
             "the model can never stop by it" + ("" if left else ", and no other token is named that ends a text"),
@@ -180,30 +176,30 @@ def unknown_eos(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def turn_end_is_no_eos(patient: Patient) -> Iterator[Finding]:
-    ends = find_turn_end(patient.tokenizer)
-    if patient.keep_valid(ends) and not set(ends) & set(patient.stops_at):
+def find_unlisted_turn_end(files: ModelFiles) -> Iterator[Finding]:
+    ends = find_turn_end(files.tokenizer)
+    if files.keep_valid(ends) and not set(ends) & set(files.stops_at):
         yield Finding(
-            f"the chat template ends a turn with {patient.spell(ends)}, which is not among the eos ids of generate",
+            f"the chat template ends a turn with {files.spell(ends)}, which is not among the eos ids of generate",
             "the model writes the end of its turn and goes on",
             f"add {ends[0]} to generation_config.eos_token_id",
         )
 
 
-def padding_is_eos(patient: Patient) -> Iterator[Finding]:
-    if patient.padding is not None and patient.padding in patient.endings:
+def find_padding_as_eos(files: ModelFiles) -> Iterator[Finding]:
+    if files.pad_id is not None and files.pad_id in files.endings:
         yield Finding(
-            f"the padding token is an eos: {patient.spell([patient.padding])}",
+            f"the padding token is an eos: {files.spell([files.pad_id])}",
             "a collator that masks padding (DataCollatorForLanguageModeling) masks every eos too: none is ever trained",
             "give the tokenizer a padding token of its own, or build labels from the attention mask",
         )
 
 
-def untrained_eos(patient: Patient) -> Iterator[Finding]:
-    if not patient.examples:
+def find_untrained_eos(files: ModelFiles) -> Iterator[Finding]:
+    if not files.examples:
         return
-    cut = [ids[: patient.max_length] for ids in patient.examples]
-    taught = sum(any(i in patient.endings and i != patient.padding for i in ids[-2:]) for ids in cut)
+    cut = [ids[: files.max_length] for ids in files.examples]
+    taught = sum(any(i in files.endings and i != files.pad_id for i in ids[-2:]) for ids in cut)
     share = taught / len(cut)
     if share < 1:
         yield Finding(
@@ -214,20 +210,20 @@ def untrained_eos(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def truncated_eos(patient: Patient) -> Iterator[Finding]:
-    limit = patient.max_length
-    long = sum(len(ids) > limit for ids in patient.examples) if limit else 0
+def find_truncated_eos(files: ModelFiles) -> Iterator[Finding]:
+    limit = files.max_length
+    long = sum(len(ids) > limit for ids in files.examples) if limit else 0
     if long:
         yield Finding(
-            f"{long:,} of {len(patient.examples):,} examples are longer than {limit:,} tokens and lose their eos",
+            f"{long:,} of {len(files.examples):,} examples are longer than {limit:,} tokens and lose their eos",
             "what is cut off teaches the model to go on",
             "raise max_length, or leave long examples out",
-            wrong=long > 0.05 * len(patient.examples),
+            wrong=long > 0.05 * len(files.examples),
         )
 
 
-def penalised_eos(patient: Patient) -> Iterator[Finding]:
-    penalty = patient.generation.repetition_penalty
+def find_penalised_eos(files: ModelFiles) -> Iterator[Finding]:
+    penalty = files.generation.repetition_penalty
     if penalty and penalty > 1:
         yield Finding(
             f"repetition_penalty is {penalty}",
@@ -236,8 +232,8 @@ def penalised_eos(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def banned_eos(patient: Patient) -> Iterator[Finding]:
-    generation = patient.generation
+def find_banned_eos(files: ModelFiles) -> Iterator[Finding]:
+    generation = files.generation
     for name in ("min_new_tokens", "min_length"):
         value = getattr(generation, name, None)
         if value:
@@ -248,16 +244,16 @@ def banned_eos(patient: Patient) -> Iterator[Finding]:
                 wrong=value > 32,
             )
     banned = {ids[0] for ids in generation.bad_words_ids or () if len(ids) == 1} | set(generation.suppress_tokens or ())
-    if banned & set(patient.endings):
+    if banned & set(files.endings):
         yield Finding(
-            f"bad_words_ids or suppress_tokens ban {patient.spell(sorted(banned & set(patient.endings)))}",
+            f"bad_words_ids or suppress_tokens ban {files.spell(sorted(banned & set(files.endings)))}",
             "decoding can only stop at the length limit",
             "take the eos out of them",
         )
 
 
-def incomplete_sampling(patient: Patient) -> Iterator[Finding]:
-    generation = patient.generation
+def find_incomplete_sampling(files: ModelFiles) -> Iterator[Finding]:
+    generation = files.generation
     top_k = USUAL_TOP_K if generation.top_k is None else generation.top_k
     names = ("top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
     cuts = [f"{name}={value}" for name in names if (value := getattr(generation, name, None)) not in (None, 0.0, 1.0)]
@@ -272,8 +268,8 @@ def incomplete_sampling(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def forced_eos(patient: Patient) -> Iterator[Finding]:
-    if getattr(patient.generation, "forced_eos_token_id", None) is not None:
+def find_forced_eos(files: ModelFiles) -> Iterator[Finding]:
+    if getattr(files.generation, "forced_eos_token_id", None) is not None:
         yield Finding(
             "forced_eos_token_id is set",
             "an eos is written at the length limit, so outputs look as if they had ended",
@@ -282,9 +278,9 @@ def forced_eos(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def longest_output(patient: Patient) -> Iterator[Finding]:
-    generation = patient.generation
-    positions = getattr(patient.config.get_text_config(), "max_position_embeddings", None)
+def find_longest_output(files: ModelFiles) -> Iterator[Finding]:
+    generation = files.generation
+    positions = getattr(files.config.get_text_config(), "max_position_embeddings", None)
     if generation.max_new_tokens:
         said = f"{generation.max_new_tokens:,} new tokens (max_new_tokens)"
     elif generation.max_length:
@@ -300,33 +296,33 @@ def longest_output(patient: Patient) -> Iterator[Finding]:
     )
 
 
-CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
-    no_tokenizer,
-    no_eos,
-    disagreeing_eos,
-    unknown_eos,
-    turn_end_is_no_eos,
-    padding_is_eos,
-    untrained_eos,
-    truncated_eos,
-    penalised_eos,
-    banned_eos,
-    incomplete_sampling,
-    forced_eos,
-    longest_output,
+CHECKS: tuple[Callable[[ModelFiles], Iterator[Finding]], ...] = (
+    find_missing_tokenizer,
+    find_missing_eos,
+    find_disagreeing_eos,
+    find_unknown_eos,
+    find_unlisted_turn_end,
+    find_padding_as_eos,
+    find_untrained_eos,
+    find_truncated_eos,
+    find_penalised_eos,
+    find_banned_eos,
+    find_incomplete_sampling,
+    find_forced_eos,
+    find_longest_output,
 )
 
 
-def examine(patient: Patient) -> list[Finding]:
+def examine(files: ModelFiles) -> list[Finding]:
     """All findings, wrong ones first."""
-    found = [finding for check in CHECKS for finding in run_check(check, patient)]
+    found = [finding for check in CHECKS for finding in run_check(check, files)]
     return sorted(found, key=lambda finding: not finding.wrong)
 
 
-def run_check(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
+def run_check(check: Callable[[ModelFiles], Iterator[Finding]], files: ModelFiles) -> list[Finding]:
     """The findings of a check. If it fails, that is a finding too."""
     try:
-        return list(check(patient))
+        return list(check(files))
     except Exception as error:  # configurations hold arbitrary values
         said = " ".join(str(error).split())
         return [

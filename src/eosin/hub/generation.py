@@ -19,10 +19,10 @@ from transformers.generation import logits_process as warpers
 from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
 
 from eosin.errors import BadInput
-from eosin.guarantees.certificate import floor_for_budget
+from eosin.guarantees.certificate import PromisesOnly, find_floor
 from eosin.logits import rewrite_eos
 
-TRUNCATING = (
+TRUNCATING_PROCESSORS = (
     warpers.TopKLogitsWarper,
     warpers.TopPLogitsWarper,
     warpers.MinPLogitsWarper,
@@ -33,7 +33,7 @@ TRUNCATING = (
 )
 
 
-class KeepsEos(LogitsProcessor):
+class EosKeepingProcessor(LogitsProcessor):
     """A truncation that restores the score of eos."""
 
     def __init__(self, inner: Any, eos_ids: Tensor):
@@ -59,7 +59,7 @@ def consistent(
 ) -> Any:
     """For `generate(custom_generate=...)`: every truncation that is set keeps eos (Theorem 4.1).
 
-    `generate` does not pass its `streamer` to a function of the user's. Name it `stream_to` instead:
+    `generate` does not pass its `streamer` to a custom function. Name it `stream_to` instead:
 
         model.generate(**inputs, do_sample=True, custom_generate=eosin.hub.consistent, stream_to=streamer)
     """
@@ -68,7 +68,7 @@ def consistent(
         raise BadInput("generate has no eos_token_id to keep; set it in the generation config")
     ids = torch.as_tensor(eos_ids, device=input_ids.device).reshape(-1)
     kept = LogitsProcessorList(
-        KeepsEos(each, ids) if isinstance(each, TRUNCATING) else each for each in logits_processor
+        EosKeepingProcessor(each, ids) if isinstance(each, TRUNCATING_PROCESSORS) else each for each in logits_processor
     )
     beams = (generation_config.num_beams or 1) > 1
     loop = type(model)._beam_search if beams else type(model)._sample
@@ -106,7 +106,8 @@ class TerminationFloor(LogitsProcessor):
         if (epsilon is None) == (budget is None):
             raise BadInput("give either epsilon (and grace if you like) or a budget of tokens")
         if budget is not None:
-            floor = floor_for_budget(Unknown(tuple(self.eos_ids.tolist())), "ancestral", budget)
+            unknown = PromisesOnly(int(self.eos_ids.max()) + 2, tuple(self.eos_ids.tolist()))
+            floor = find_floor(unknown, "ancestral", budget)
             epsilon, grace = floor.epsilon, floor.grace
         self.epsilon = float(epsilon or 0)
         self.grace = grace
@@ -146,16 +147,3 @@ class TerminationFloor(LogitsProcessor):
         rows, start = self._prompt.shape
         fits = start < input_ids.shape[1] <= self._last + 1 and len(input_ids) == rows
         return fits and torch.equal(input_ids[:, :start], self._prompt.to(input_ids.device))
-
-
-class Unknown:
-    """A model of which only the eos tokens are known."""
-
-    def __init__(self, eos_ids: tuple[int, ...]):
-        self.vocab_size, self.eos_ids = max(eos_ids) + 2, eos_ids
-
-    def prefill(self, prefix: Any) -> Any:
-        raise NotImplementedError
-
-    def step(self, token: Any, state: Any) -> Any:
-        raise NotImplementedError

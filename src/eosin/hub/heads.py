@@ -7,8 +7,8 @@ The heads are those of `eosin.models.heads`. With z_t the model's own log-odds o
 
 Steps are counted from the first token that is generated, or in training from the first label that counts. Only the eos
 logit changes. A non-monotonic head begins as the pretrained model, exactly so as epsilon tends to zero. A
-self-terminating head begins with the product of the model's survivals, which is less, and has to learn to be sparing
-with eos.
+self-terminating head begins with the product of the model's survivals, which is less, and has to learn to make eos less
+probable.
 
 The memory of a head is one more layer of the cache, with an entry for each position: whatever selects, reorders or
 crops a cache does so with the memory too.
@@ -68,7 +68,7 @@ class SelfTerminatingConfig(PreTrainedConfig):
         return AutoConfig.for_model(table.pop("model_type"), **table)
 
     def get_text_config(self, *arguments: Any, **others: Any) -> Any:
-        """Whoever asks for sizes asks the model inside."""
+        """The configuration of the model inside, which has the sizes."""
         return self.inner_config().get_text_config() if self.inner else self
 
 
@@ -134,7 +134,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         if self.config.count_prompt and attention_mask is not None:
             counted = attention_mask[:, -logits.shape[1] :].bool()  # every position but padding
         else:
-            counted = mask_from_label(None if self.config.count_prompt else labels, logits)
+            counted = mask_counted(None if self.config.count_prompt else labels, logits)
         answer.logits, memories = self._rewrite(logits, counted, start)
         if memory is not None:
             skipped = memories.new_zeros(len(memories), new - memories.shape[1], *memories.shape[2:])
@@ -170,7 +170,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         return promise_from_survival(self.head.bound, self.head.grounds, temperature, vocab_size, eos_count)
 
     def generate(self, *arguments: Any, **others: Any) -> Any:
-        """As of any model, but with a cache: the head keeps its memory there."""
+        """Generate as any model does, but only with a cache: the head keeps its memory there."""
         config = others.get("generation_config") or self.generation_config
         if not others.get("use_cache", getattr(config, "use_cache", True)):
             raise BadInput("a self-terminating head remembers its steps in the cache; leave use_cache on")
@@ -182,7 +182,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         return self.inner.resize_token_embeddings(*arguments, **others)
 
     def save_pretrained(self, *arguments: Any, **others: Any) -> None:
-        """With the present configuration of the model inside: its vocabulary may have grown."""
+        """Save with the current configuration of the model inside, whose vocabulary may have grown."""
         self.config.inner = config_to_table(self.inner.config)
         super().save_pretrained(*arguments, **others)
 
@@ -196,7 +196,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
 def run_where_counted(
     head: Head, eos_logits: Float64[Tensor, "batch time"], counted: Bool[Tensor, "batch time"], start: HeadMemory
 ) -> tuple[Float64[Tensor, "batch time"], HeadMemories]:
-    """What a head answers if it sees only the positions that count; at the others its memory stays as it was.
+    """The answer of a head that sees only the positions that count. At the others its memory does not change.
 
     The positions that count are moved to the front of each row, in their order, and back.
     """
@@ -209,7 +209,7 @@ def run_where_counted(
 
 
 def get_memory_layer(cache: Any) -> MemoryLayer | None:
-    """The last layer of a cache, put there if it is not yet."""
+    """The last layer of a cache, which is added if it is missing."""
     if cache is None:
         return None
     if not isinstance(cache.layers[-1], MemoryLayer):
@@ -217,7 +217,7 @@ def get_memory_layer(cache: Any) -> MemoryLayer | None:
     return cache.layers[-1]
 
 
-def mask_from_label(
+def mask_counted(
     labels: Int[Tensor, "batch time"] | None, logits: Float[Tensor, "batch time vocab"]
 ) -> Bool[Tensor, "batch time"]:
     """Count from the position that predicts the first label that counts; without labels count every position."""

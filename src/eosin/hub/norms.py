@@ -15,18 +15,19 @@ from torch import Tensor
 
 from eosin.devices import own_precision
 
-NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "norm_f")
+NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "norm_f")
 LARGE = 1e4
 """For inputs of this size the epsilon of a norm does not matter."""
 CLOSE = 1e-3
+"""Tolerance of the outputs of a norm."""
 SOME_TOKENS = 4
 AGREEING = 1e-2
-"""Relative to the largest logit: bfloat16 rounds to half of this."""
+"""Tolerance of logits, relative to the largest: bfloat16 rounds to half of this."""
 
 
 @own_precision()
 def bound_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.0) -> float:
-    """A lower bound on the log-odds of ending; minus infinity if the last layer is of an unknown kind."""
+    """A lower bound on the log-odds of eos; minus infinity if the last layer is of an unknown kind."""
     norm, output = find_last_norm(model), model.get_output_embeddings()
     found = None if norm is None else read_gain_and_bias(norm)
     factor = 0.0 if found is None or output is None else measure_logit_factor(model, norm, output)
@@ -68,7 +69,7 @@ def measure_logit_factor(model: Any, norm: Any, output: Any) -> float:
 
 def find_last_norm(model: Any) -> Any:
     body = getattr(model, "base_model", model)
-    return next((module for name in NAMES if (module := getattr(body, name, None)) is not None), None)
+    return next((module for name in NORM_NAMES if (module := getattr(body, name, None)) is not None), None)
 
 
 def read_gain_and_bias(norm: Any) -> tuple[Tensor, Tensor] | None:

@@ -155,7 +155,7 @@ def prepare_corpus(runner: Runner, piece: PrepareCorpus) -> EntryFields:
         corpus = open_run(BUNDLED_RUNS / piece.bundled).corpus
     else:
         corpus = load_settings(piece.model, piece.changes).open_corpus(runner.runs)
-    lengths = {split: np.unique(corpus.continuation_lengths(split).numpy(), return_counts=True) for split in SPLITS}
+    lengths = {split: np.unique(corpus.count_after_context(split).numpy(), return_counts=True) for split in SPLITS}
     return {
         "tokenization": corpus.recipe.tokenization,
         "statistics": corpus.statistics,
@@ -230,7 +230,7 @@ def measure_bundled(runner: Runner, piece: MeasureBundled) -> EntryFields:
 
 def audit_run(runner: Runner, piece: AuditRun) -> EntryFields:
     run, out = runner.open_run(piece.run), runner.results.folder / piece.file
-    model, prefixes = runner.load_model(run, piece.floor), run.corpus.contexts(piece.contexts, piece.count or None)
+    model, prefixes = runner.load_model(run, piece.floor), run.corpus.take_contexts(piece.contexts, piece.count or None)
     about = {**run.origin, "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
     bar = tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False)
     with bar, use_threads(runner.threads or read_threads(out)):
@@ -282,7 +282,7 @@ def trace_examples(runner: Runner, piece: TraceExamples) -> EntryFields:
     examples: list[Example] = []
     for name, decoder in piece.decodings:
         run = runner.open_run(name)
-        model, prefixes = runner.load_model(run), run.corpus.contexts("test")[chosen]
+        model, prefixes = runner.load_model(run), run.corpus.take_contexts("test")[chosen]
         with use_threads(runner.threads or 1):  # for so few rows a second thread only waits
             traced = list(trace_completions(model, prefixes, decoder, chosen, piece.max_steps, runner.watch))
         for prefix, (completion, steps) in zip(prefixes.tolist(), traced, strict=True):

@@ -334,7 +334,7 @@ def hash_bundled(run: str) -> str:
 def hash_text(source: str, valid: str, test: str) -> str:
     """A digest of your own text; empty for a bundled one, which never changes, and for one that does not exist yet."""
     is_own = source and source.partition("@")[0] not in BUNDLED and Path(source).exists()
-    return open_source(source, valid, test).digest() if is_own else ""
+    return open_source(source, valid, test).compute_digest() if is_own else ""
 
 
 def name_run(model: str, seed: int) -> str:

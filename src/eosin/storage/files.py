@@ -12,6 +12,8 @@ from pathlib import Path
 
 from eosin.errors import BadInput
 
+HUB = "hf:"
+"""Stands before the name of a model of Hugging Face."""
 PARTIAL = ".partial"
 """Suffix of a file while it is written. A kill can leave such a file behind."""
 

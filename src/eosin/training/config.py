@@ -86,6 +86,8 @@ class Config:
 
     measured_splits: ClassVar[tuple[str, ...]] = SPLITS
     """The splits whose perplexity is measured at the end."""
+    measured_lines: ClassVar[int | None] = None
+    """How many sentences of valid and test are measured; None: all."""
     data: Recipe
     training: Training
     model: dict[str, Table]
@@ -101,24 +103,18 @@ class Config:
             model={section: table.get(section, {}) for section in ("core", "head", "output")},
             data_table=table.get("data", {}),
         )
-        config.architecture(vocab_size=EOS_ID + 1).build()
+        config.resolve_architecture(vocab_size=EOS_ID + 1).build()
         return config
 
-    def architecture(self, vocab_size: int) -> Architecture:
+    def resolve_architecture(self, vocab_size: int) -> Architecture:
         output = {**self.model["output"], "vocab_size": vocab_size, "eos_id": EOS_ID}
         return replace(Architecture.resolve({**self.model, "output": output}), torch_start=self.training.torch_start)
 
     def resolve(self, corpus: Corpus) -> dict[str, Table]:
         """All sections with every default, as config.toml holds them."""
-        data = asdict(corpus.recipe)
-        for key, value in self.data_table.items():
-            if key != "source" and data[key] != value:
-                raise BadInput(
-                    f"data.{key} is {value!r} in the settings, but the corpus was prepared with {data[key]!r}; "
-                    f"prepare another, or say --set data.{key}={data[key]}"
-                )
-        data["source"] = self.data_table.get("source", corpus.recipe.source)
-        architecture = self.architecture(corpus.tokenizer.vocab_size)
+        corpus.check_settings({key: value for key, value in self.data_table.items() if key != "source"})
+        data = {**asdict(corpus.recipe), "source": self.data_table.get("source", corpus.recipe.source)}
+        architecture = self.resolve_architecture(corpus.tokenizer.vocab_size)
         for key, value in self.model["output"].items():
             if architecture.output[key] != value:
                 raise BadInput(f"output.{key} follows from the corpus: it is {architecture.output[key]}, not {value!r}")
@@ -152,14 +148,9 @@ class Config:
         """Prompts as contexts of the length that the model was trained on."""
         return encode_contexts(texts, Tokenizer.load(folder), self.data.context)
 
-    @property
-    def measured_lines(self) -> int | None:
-        """How many sentences of valid and test are measured; None: all."""
-        return None
-
 
 def inherit_settings(before: Table, change: Table) -> Table:
-    """Under a change of kind, only the settings that the new kind has too remain."""
+    """The settings that remain under a change: under a change of kind, only those that the new kind has too."""
     kinds = {**CORES, **HEADS}
     if change.get("kind", before.get("kind")) == before.get("kind") or change["kind"] not in kinds:
         return before

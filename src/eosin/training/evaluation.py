@@ -16,7 +16,7 @@ from eosin.decoding.job import window_of
 from eosin.devices import eval_mode, own_precision
 from eosin.events import Event, Watch, ignore
 
-EVALUATED_TOGETHER = 128
+EVALUATION_BATCH = 128
 """Sentences in a batch that needs no gradient."""
 MOST_TOKENS = 4096
 """Tokens in such a batch, for models that keep all its logits."""
@@ -43,8 +43,8 @@ class Likelihood:
 
 
 def negative_log_likelihood(model: LanguageModel, batch: Batch) -> Float[Tensor, ""]:
-    """Summed over the tokens of the continuations."""
-    if isinstance(model, Selective):  # of some tokens only
+    """The sum over the tokens of the continuations."""
+    if isinstance(model, Selective):
         log_probs = model.log_probs(batch.prefix, batch.continuation, batch.wanted)
     else:
         log_probs = model.score(batch.prefix, batch.continuation)[batch.wanted]
@@ -61,13 +61,13 @@ def evaluate(
 ) -> Likelihood:
     """The likelihood of a split, or of its first `count` sentences, under a model without dropout.
 
-    Continuations are cut off at the positions that the model has. The watch hears of each batch ("progress").
+    Continuations are cut where the model has no more positions. The watch gets an event "progress" for each batch.
     """
     total = Likelihood()
     window = window_of(model)
-    most = None if window is None else window - split.prefix_length + 1
+    most = None if window is None else window - split.unpredicted + 1
     tokens = None if isinstance(model, Selective) else MOST_TOKENS
-    plan = plan_by_length(split.lengths[:count], EVALUATED_TOGETHER, tokens)
+    plan = plan_by_length(split.lengths[:count], EVALUATION_BATCH, tokens)
     with eval_mode(model), own_precision(), torch.inference_mode():
         for done, rows in enumerate(plan, 1):
             batch = gather(split, rows, most)

@@ -17,7 +17,7 @@ LOG, CURVES = "log.jsonl", "tensorboard"
 
 
 class Log:
-    """One JSON object a line. Lines after the last saved state, of which `size` is known, are removed on resuming."""
+    """A file of JSON lines. On resuming it is cut to `size`, its length when the state was last saved."""
 
     def __init__(self, folder: Path, size: int):
         self.path = folder / LOG

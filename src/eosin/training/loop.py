@@ -41,7 +41,7 @@ class Session:
         """Train to the end. Returns the perplexities of the best weights."""
         try:
             if not self.log.size:
-                self.watch(self.record("begin", **self.conditions))
+                self.watch(self.write_event("begin", **self.conditions))
             while not self.trainer.is_over:
                 self.train_epoch()
                 self.save()
@@ -51,7 +51,7 @@ class Session:
             raise
         return self.finish()
 
-    def record(self, kind: str, **facts: Any) -> Event:
+    def write_event(self, kind: str, **facts: Any) -> Event:
         """Write an event to the log."""
         progress = self.trainer.progress
         self._count_seconds()
@@ -68,7 +68,7 @@ class Session:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What decides the last bits."""
+        """What decides the last bits of the results, beside the settings."""
         threads = torch.get_num_threads()
         return {"device": self.trainer.device.type, "precision": self.precision, "threads": threads}
 
@@ -85,7 +85,7 @@ class Session:
             likelihood, norm = trainer.learn(trainer.gather_batch(rows))
             tokens += likelihood.tokens
             if progress.step % trainer.settings.log_every == 0:
-                self.record_step(norm)
+                self.write_step(norm)
             so_far, speed = progress.of_epoch, tokens / (time.monotonic() - started)
             note = f"loss {so_far.loss:.2f}, ppl {so_far.perplexity:.1f}, {speed:,.0f} tok/s"
             label = f"{trainer.span} {progress.epoch + 1}"
@@ -93,11 +93,11 @@ class Session:
             if time.monotonic() - self.last_save >= self.save_seconds:
                 self.save()
 
-    def record_step(self, norm: float) -> None:
+    def write_step(self, norm: float) -> None:
         progress = self.trainer.progress
         recent, progress.since_event = progress.since_event, Likelihood()
         facts = {"loss": recent.loss, "gradient_norm": norm, "rate": self.trainer.rate}
-        self.watch(self.record("step", epoch=progress.epoch + 1, **facts))
+        self.watch(self.write_event("step", epoch=progress.epoch + 1, **facts))
 
     def validate(self) -> None:
         """End an epoch: keep the weights if they are the best, or else lower the rate."""
@@ -111,7 +111,7 @@ class Session:
             self.keep_weights(valid_loss=valid.loss)
         else:
             trainer.stall()
-        event = self.record(
+        event = self.write_event(
             "epoch",
             **({} if trainer.span == "epoch" else {"span": trainer.span}),
             epoch=progress.epoch,
@@ -130,7 +130,7 @@ class Session:
         save_weights(self.writer.folder, trainer.model, trainer.architecture, {**known, **notes})
 
     def finish(self) -> dict[str, Any]:
-        """Measure the best weights, and drop the tensors that resuming needed."""
+        """Measure the best weights, and remove the tensors that resuming needed."""
         trainer, progress = self.trainer, self.trainer.progress
         if not progress.epoch:  # a pretrained model without training
             self.save()
@@ -138,9 +138,10 @@ class Session:
         trainer.model = build_trained(self.writer.folder, trainer.architecture).to(trainer.device)
         trainer.export(self.writer.folder)
         result = {
-            f"{split}_perplexity": trainer.measure(split, self.watch).perplexity for split in trainer.measured_splits
+            f"{split}_perplexity": trainer.measure(split, self.watch).perplexity
+            for split in trainer.config.measured_splits
         }
-        event = self.record("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
+        event = self.write_event("end", epochs=progress.epoch, best_epoch=progress.best_epoch, **result)
         notes = {"result": result, "progress": asdict(progress), **self.conditions}
         self.writer.save_state({}, {**notes, "log_size": self.log.size})
         self.watch(event)
@@ -160,8 +161,8 @@ def train(
 ) -> dict[str, Any]:
     """Train in a run directory, from its last saved state to the end. Returns the perplexities of the best weights.
 
-    The watch hears of "begin", "step", "epoch" and "end", which are in the log too, and of the "progress" of every
-    batch. If it raises `Stopped`, the state is saved first.
+    The watch gets the events "begin", "step", "epoch" and "end", which are logged too, and "progress" for every batch.
+    If it raises `Stopped`, the state is saved first.
     """
     settings.check(corpus)
     choose_precision(precision, choose_device(device))  # refuse before writing anything

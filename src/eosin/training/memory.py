@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 """Parameters of mallopt, as glibc numbers them."""
-KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
-USUAL = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 131_072}
+KEEP = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
+DEFAULTS = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 131_072}
 
 
 @contextmanager
@@ -25,10 +25,10 @@ def keep_memory() -> Iterator[None]:
         yield
         return
     try:
-        for option, value in KEEPING.items():
+        for option, value in KEEP.items():
             set_option(option, value)
         yield
     finally:
-        for option, value in USUAL.items():
+        for option, value in DEFAULTS.items():
             set_option(option, value)
         library.malloc_trim(0)

@@ -1,8 +1,8 @@
 """Run directories: config.toml, tokenizer.json, weights.safetensors (the best), log.jsonl, resume.safetensors.
 
-One file holds the whole state for resuming, so its parts are always of the same moment. Files are written atomically,
-in an order that makes a kill harmless at any point: weights first, then the state that names them. What was logged
-after the saved state is removed when the run resumes.
+One file, resume.safetensors, holds the whole state for resuming, so its parts always belong together. Files are written
+atomically, in an order that makes a kill harmless at any point: weights first, then the state that names them. What was
+logged after the saved state is removed when the run resumes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PRETRAINED = "pretrained"
 
 @runtime_checkable
 class RunSettings(Protocol):
-    """The settings of a run. `Config` has a docstring for each member; `Tuning` is that of a pretrained model."""
+    """The settings of a run: a `Config`, which has a docstring for each member, or a `FineTuningConfig`."""
 
     measured_splits: ClassVar[tuple[str, ...]]
 
@@ -59,6 +59,8 @@ class RunSettings(Protocol):
 
     @property
     def sections(self) -> dict[str, Table]: ...
+
+    def resolve_architecture(self, vocab_size: int) -> Any: ...
 
     def check(self, corpus: Corpus) -> None: ...
 
@@ -114,7 +116,7 @@ class Run:
 
     @cached_property
     def origin(self) -> dict[str, Any]:
-        """Which run a model is of, for records. Runs that differ in the initialisation only have equal settings."""
+        """Names the run in records. Runs that differ only in their initialisation have the same `settings`."""
         settings = {name: dict(self.table.get(name, {})) for name in ("data", "training", *self.table)}
         initialisation = settings["training"].pop("seed", 0)
         shared = json.dumps([drop_source(settings), self.corpus.digest], sort_keys=True)
@@ -165,7 +167,7 @@ class RunWriter:
         save_tensors(self.folder / RESUME, tensors, {**notes, "identity": self.identity})
 
     def load_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and notes saved last, if all files belong together; none in a new run. Changes no file."""
+        """The tensors and notes that were saved last; none in a new run. All files must belong together."""
         if not (self.folder / RESUME).exists():
             if (self.folder / WEIGHTS).exists():
                 raise BadInput(
@@ -180,7 +182,7 @@ class RunWriter:
         return tensors, notes
 
     def _check_weights(self, progress: Table) -> None:
-        """The best weights are those the state names, or one epoch newer: a kill may come between the two files."""
+        """The best weights must be those that the state names, or one epoch newer: a kill may come between the two."""
         if not progress["best_epoch"]:
             return
         _, notes = self._load(WEIGHTS)
@@ -205,13 +207,13 @@ class RunWriter:
 
 
 def parse_identity(identity: dict[str, str]) -> dict[str, Any]:
-    """With settings as values: the same settings may be written as TOML in several ways."""
+    """The identity with its settings parsed: the same settings may be written as TOML in several ways."""
     return {**identity, "run": tomllib.loads(identity.get("run", ""))}
 
 
 @contextmanager
 def lock_run(folder: Path, settings: Table, corpus: Corpus) -> Iterator[RunWriter]:
-    """A new run directory, or an existing one with the same settings, for this process alone."""
+    """Open a new run directory, or an existing one with the same settings, for this process alone."""
     check_place(folder, settings)
     with hold_lock(folder / LOCK, f"another process is training in {folder}; wait for it or choose another --out"):
         check_place(folder, settings)

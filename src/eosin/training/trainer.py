@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from eosin.contracts import Rows
-from eosin.data.batches import Batch, Plan, gather, plan_shuffled
+from eosin.data.batches import Batch, BatchPlan, gather, plan_shuffled
 from eosin.data.corpus import Corpus
 from eosin.devices import PRECISIONS
 from eosin.errors import BadInput
@@ -28,12 +28,15 @@ from eosin.events import Watch, ignore
 from eosin.models.checkpoint import set_parameters
 from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+if TYPE_CHECKING:
+    from eosin.training.run import RunSettings
+
+ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass
 class Progress:
-    """How far training is. The saved state has all of it."""
+    """How far training is. It is saved with the weights."""
 
     rate: float
     epoch: int = 0
@@ -64,13 +67,12 @@ class Trainer:
     save_seconds = 60.0
     """Seconds between two saves, unless the caller says otherwise: the work that a kill may cost."""
 
-    def __init__(self, config: Any, corpus: Corpus, device: torch.device, precision: str = "float32"):
+    def __init__(self, config: RunSettings, corpus: Corpus, device: torch.device, precision: str = "float32"):
+        self.config = config
         self.settings = config.training
-        self.measured_splits: tuple[str, ...] = config.measured_splits
-        self.measured_lines: int | None = config.measured_lines
         self.corpus = corpus
         self.device = device
-        self.architecture = config.architecture(corpus.tokenizer.vocab_size)
+        self.architecture = config.resolve_architecture(corpus.tokenizer.vocab_size)
         self.model = self.architecture.build(derive_seed(self.settings.seed, "weights", 0)).to(device).train()
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.Adam(self.trained.values(), lr=self.settings.learning_rate, fused=True)
@@ -90,7 +92,7 @@ class Trainer:
         decay = 1 - self.progress.step / steps if self.settings.falling else 1
         return self.progress.rate * decay * warmup
 
-    def plan_epoch(self) -> Plan:
+    def plan_epoch(self) -> BatchPlan:
         """The sentences of each batch of the current epoch."""
         seed = derive_seed(self.settings.seed, "order", self.progress.epoch)
         return plan_shuffled(self.corpus.train.lengths, self.settings.batch, seed)
@@ -110,7 +112,7 @@ class Trainer:
     def measure(self, split: str, watch: Watch = ignore) -> Likelihood:
         """The likelihood of a split, without dropout."""
         label = f"perplexity of {split}"
-        return evaluate(self.model, self.corpus.splits[split], self.device, watch, self.measured_lines, label)
+        return evaluate(self.model, self.corpus.splits[split], self.device, watch, self.config.measured_lines, label)
 
     def export(self, folder: Path) -> None:
         """Write what a finished run has beside its weights: nothing here."""
@@ -167,7 +169,7 @@ class Trainer:
             self.scaler.load_state_dict(notes["scaler"])
         set_parameters(self.trained, {name: tensors[f"model.{name}"] for name in self.trained})
         for name, parameter in self.trained.items():
-            keys = [key for key in ("step", *MOMENTS) if f"adam.{key}.{name}" in tensors]
+            keys = [key for key in ADAM_STATE if f"adam.{key}.{name}" in tensors]
             if keys:
                 self.optimizer.state[parameter] = {key: tensors[f"adam.{key}.{name}"].to(self.device) for key in keys}
 
@@ -179,7 +181,7 @@ def derive_seed(seed: int, purpose: str, number: int) -> int:
 
 @contextmanager
 def use_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Let torch draw from this seed inside, and restore its generator afterwards."""
+    """Let torch draw from this seed, and restore its generator afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
