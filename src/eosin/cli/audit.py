@@ -127,7 +127,7 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
     if options.completions and resolve_path(options.completions) in map(resolve_path, (out, cycles_path(out))):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
-    about = {**loaded.describe(), "contexts_from": name_contexts(options), "dtype": loaded.dtype}
+    about = {**loaded.describe(), "contexts_from": name_contexts(options), **loaded.describe_precision()}
     with (
         count_events("completion", len(prefixes) * len(decoders)) as progress,
         write_completions(options.completions, out, loaded.tokenizer) as writer,
@@ -166,7 +166,7 @@ def name_contexts(options: argparse.Namespace) -> str:
 
 
 def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -> str:
-    parts = [name_contexts(options), count, options.max_steps, options.seed, loaded.dtype]
+    parts = [name_contexts(options), count, options.max_steps, options.seed, *loaded.describe_precision().values()]
     how = ["survival"] * options.survival + ["no-proofs"] * (options.no_proofs and not options.survival)
     return "-".join(map(str, [*parts, *how])) + ".jsonl"
 

