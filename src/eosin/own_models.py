@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,20 @@ def open_own_model(name: str) -> OwnModel:
         check_model(model)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from error
-    missing = [each for each in ("encode", "decode") if not hasattr(words, each)]
-    if words is not None and missing:
-        raise BadInput(f"{name}: words must have encode and decode; {type(words).__name__} has no {missing[0]}")
+    if words is not None:
+        check_words(name, words, model.eos_ids)
     return OwnModel(file, function, model, words)
+
+
+def check_words(name: str, words: object, eos_ids: Sequence[int]) -> None:
+    """The tokens that end a text are decoded now, since in an audit they come late."""
+    if not isinstance(words, Words):
+        missing = next(each for each in ("encode", "decode") if not hasattr(words, each))
+        raise BadInput(f"{name}: words must have encode and decode; {type(words).__name__} has no {missing}")
+    for token in eos_ids:
+        text = call(name, partial(words.decode, [token]))
+        if not isinstance(text, str):
+            raise BadInput(f"{name}: words must decode any tokens to a text; [{token}] gave {text!r}")
 
 
 def parse_name(name: str) -> tuple[Path, str]:

@@ -24,9 +24,10 @@ from eosin.report.audits import tabulate_decoders, tabulate_loops
 from eosin.report.tables import render_text
 from eosin.storage.files import resolve_path
 
-DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records are written as
-shards of contexts finish. The same command prints them again, and resumes an audit that is not finished. `demo` (a
-tanh-RNN) and `demo-lstm` are small models that come with Eosin; each is audited with its self-terminating twin.
+DESCRIPTION = """MODEL is the directory of a trained run, hf: and a model of Hugging Face, or py:FILE:FUNCTION.
+Records are written as shards of contexts finish. The same command prints them again, and resumes an audit that is
+not finished. `demo` (a tanh-RNN) and `demo-lstm` are small models that come with Eosin; each is audited with its
+self-terminating twin.
 
 examples:
   eosin audit demo
@@ -34,6 +35,7 @@ examples:
   eosin audit runs/lstm --decoders greedy --contexts random --count 2000 --max-steps 500
   eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01 --fail-on upper
   eosin audit hf:my-model --prompts prompts.txt --decoders greedy,nucleus:0.9 --max-steps 500
+  eosin audit py:my_model.py:load --prompts prompts.txt --decoders greedy,nucleus:0.9
   eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival"""
 
 PAPER_DECODERS = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"

@@ -21,10 +21,10 @@ from eosin.guarantees.certificate import Certificate, certify, find_epsilon, fin
 from eosin.proofs.cycles import Cycle
 from eosin.proofs.saved_cycles import CertifiedCycle, read_certificates
 
-DESCRIPTION = """MODEL is a trained run or an hf: model. Nothing is decoded: what is guaranteed follows from the
-weights, the head and the decoder. With --budget N it also proposes a floor under p(eos), with which all but one
-decoding in a million end within N steps, and a head, with which every greedy decoding does. With --check it repeats the
-proofs of loops that `eosin audit` wrote, on the weights of the run.
+DESCRIPTION = """MODEL is a trained run, hf:... or py:FILE:FUNCTION. Nothing is decoded: what is guaranteed follows
+from the weights, the head and the decoder. With --budget N it also proposes a floor under p(eos), with which all but
+one decoding in a million end within N steps, and a head, with which every greedy decoding does. With --check it
+repeats the proofs of loops that `eosin audit` wrote, on the weights of the run.
 
 examples:
   eosin certify demo
