@@ -355,6 +355,16 @@ def test_adapters_of_published_models(
     assert float(score) == pytest.approx(float(found.log_prob[0]), abs=1e-4)
 
 
+def test_loops_of_unirep_are_proved_by_its_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("eosin.storage.packages.fetch_package", lambda *package: tmp_path)
+    make_unirep(tmp_path)
+    model = eosin.load(f"py:{PUBLISHED / 'unirep.py'}:load_64")
+    model.output.bias[model.eos_ids[0]] = -20.0
+    audit = eosin.audit(model, [[23, 0, 1], [23, 5]], ["greedy"], max_steps=200)
+    (loop,) = audit.by_decoder["greedy"].counts.loops.values()
+    assert loop.proofs == {"certified cycle"}
+
+
 def test_the_thirty_lines_of_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With random weights of the published shapes in place of the published ones."""
     monkeypatch.chdir(tmp_path)
