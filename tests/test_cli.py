@@ -210,7 +210,7 @@ BAD = {
     "a folder of runs": (["train", "sweep"], "name one of the runs in it"),
     "a fixed setting": (["train", "settings.toml", "--set", "output.vocab_size=7"], "follows from the corpus"),
     "damaged config": (["train", "settings.toml", "--out", "damaged"], "damaged: core should be a section, and is 3"),
-    "float16": (["train", "settings.toml", "--precision", "float16"], "float16 needs CUDA"),
+    "float16": (["train", "settings.toml", "--precision", "float16"], "float16 needs an accelerator"),
     "device": (["train", "settings.toml", "--out", "x", "--device", "cuda"], "device 'cuda' cannot be used"),
 }
 

@@ -78,11 +78,22 @@ class Comparable(State, Protocol):
 
 @runtime_checkable
 class Measurable(Comparable, Protocol):
-    """Optional: the size of a row is known. It must be known where a row can be empty or grow."""
+    """Optional: the size of a row is known. It must be known where a row can be empty."""
 
     @property
     def size(self) -> int | None:
-        """How many numbers a row holds; None where the number grows with each token."""
+        """How many numbers a row holds; None where rows cannot be compared after all."""
+
+
+@runtime_checkable
+class Growing(State, Protocol):
+    """Optional: a row may grow with each token, as keys and values do. Such a state must say so.
+
+    It never recurs. Its bits depend on the lengths of the other rows anyway, so its batches are not padded.
+    """
+
+    @property
+    def grows(self) -> bool: ...
 
 
 @runtime_checkable
@@ -342,6 +353,10 @@ class Decoder(Protocol):
 @runtime_checkable
 class Chooser(Protocol):
     """Optional: a decoder that chooses one token per row, from left to right."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether it uses the uniform numbers, which need not be drawn for it otherwise."""
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token: ...
 

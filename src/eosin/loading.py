@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eosin.bundled_runs import BUNDLED_RUNS
+from eosin.contracts import Generative, Movable
+from eosin.devices import choose_device
 from eosin.errors import BadInput
 from eosin.models.checkpoint import CONFIG
 from eosin.own_models import open_own_model
@@ -15,18 +17,25 @@ from eosin.storage.files import HUB, OWN
 from eosin.training.config import Config
 from eosin.training.run import PRETRAINED, Run, RunSettings, read_config
 
+if TYPE_CHECKING:
+    from eosin.hub.causal_lm import CausalLM
+    from eosin.models.neural_lm import NeuralLM
 
-def load(name: Path | str) -> Any:
+
+def load(name: Path | str, device: str = "auto") -> NeuralLM | CausalLM | Generative:
     """A model that is ready to decode.
 
-    name  a run directory or a bundled run such as `demo`; hf: and a model folder, a .gguf file or a hub id; or
-          py:FILE:FUNCTION, a function that returns a model: the code of the file is run
+    name    a run directory or a bundled run such as `demo`; hf: and a model folder, a .gguf file or a hub id; or
+            py:FILE:FUNCTION, a function that returns a model: the code of the file is run
+    device  "cpu", or what torch calls an accelerator; by default the accelerator, if there is one
     """
+    where = choose_device(device)
     if str(name).startswith(OWN):
-        return open_own_model(str(name)).model
+        own = open_own_model(str(name)).model
+        return own.to(where) if isinstance(own, Movable) else own
     if str(name).startswith(HUB):
-        return import_hub("loading").Pretrained(str(name).removeprefix(HUB)).load()[0]
-    return open_run(name).model
+        return import_hub("loading").Pretrained(str(name).removeprefix(HUB)).load(device=where)[0]
+    return open_run(name).model.to(where)
 
 
 def open_run(name: Path | str) -> Run:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from eosin.auditing.audit import is_steady_for
-from eosin.cli.numbers import whole_number
+from eosin.cli.numbers import DEVICE_HELP, whole_number
 from eosin.contracts import Decoder, Movable, Words
 from eosin.data.prompts import read_texts
 from eosin.data.sources import CONTEXTS
@@ -23,7 +23,7 @@ from eosin.data.tokenizer import PAD_ID
 from eosin.decoding.job import Job, Prefixes, check_whole
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.stopping import StopStrings
-from eosin.devices import PRECISIONS, Network, choose_device
+from eosin.devices import PRECISIONS, Network, choose_device, has_float64
 from eosin.errors import BadInput
 from eosin.loading import import_hub, open_run
 from eosin.own_models import open_own_model
@@ -123,7 +123,7 @@ def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None
     hub.add_argument(
         "--prompt-tokens", type=whole_number(1), metavar="N", help="read only the first N tokens of each prompt"
     )
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    add("--device", default="auto", help=DEVICE_HELP)
     add(
         "--stop",
         action="append",
@@ -164,8 +164,10 @@ def parse_one_decoder(text: str) -> Decoder:
 
 def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
     """The model that a command names. Commands that do not decode lack some of the options."""
-    given = {"device": "cpu", "stop": [], "chat": False, "prompt_tokens": None, **vars(options)}
+    given = {"device": "auto", "stop": [], "chat": False, "prompt_tokens": None, **vars(options)}
     device, dtype = choose_device(given["device"]), DTYPES.get(options.dtype)
+    if dtype is torch.float64 and not has_float64(device):
+        raise BadInput(f"--dtype float64: device {device.type} has no float64; choose float32, or --device cpu")
     if name.startswith(HUB):
         return open_hub_model(name, given, device, dtype)
     for option in ("eos", "trust_remote_code", "chat", "prompt_tokens"):
@@ -198,7 +200,7 @@ def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype
 
 def open_user_model(name: str, given: dict[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
     own = open_own_model(name)
-    if not isinstance(own.model, Movable) and (device.type != "cpu" or dtype is not None):
+    if not isinstance(own.model, Movable) and (given["device"] != "auto" or dtype is not None):
         raise BadInput(f"{name} has no `to`, as a torch.nn.Module has: leave out --device and --dtype")
     words = Tokens(own.words or NumbersAsWords(), own.model.vocab_size)
     return LoadedModel(
