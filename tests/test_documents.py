@@ -15,6 +15,8 @@ import pytest
 from command_line import run
 
 import eosin
+from eosin.decoding.spec import DECODERS
+from eosin.decoding.truncation import TRUNCATIONS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,8 +24,8 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"
 
 @pytest.fixture(autouse=True)
 def tables() -> Iterator[None]:
-    """A document may add a head or a core to its table; the other tests must not find it there."""
-    before = [(table, dict(table)) for table in (eosin.HEADS, eosin.CORES)]
+    """A document may add a part to its table; the other tests must not find it there."""
+    before = [(table, dict(table)) for table in (eosin.HEADS, eosin.CORES, TRUNCATIONS, DECODERS)]
     yield
     for table, members in before:
         table.clear()
