@@ -673,10 +673,10 @@ def test_an_epsilon_for_a_budget(budget: int):
 # bounds that leave float64
 
 
-class Bounded(torch.nn.Module):
-    """A head with any bound."""
+class Bounded(NonMonotonic):
+    """A head that says it has any bound."""
 
-    memory_shape, logit_favors_eos, grounds = (), True, "p(eos) as said"
+    grounds = "p(eos) as said"
 
     def __init__(self, bound):
         super().__init__()

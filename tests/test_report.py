@@ -555,7 +555,8 @@ def test_several_models_have_a_table_of_their_own(audited: Path, capsys: pytest.
     everything = capsys.readouterr().out
     assert run("report", audited, "--models") == 0
     models = capsys.readouterr().out
-    assert everything.endswith("\n\n" + models)
+    assert run("report", audited, "--loops") == 0
+    assert everything.endswith("\n\n" + models + "\n" + capsys.readouterr().out)
     assert models.splitlines()[1].split() == ["decoder", "coin", "lively", "loop"]
 
 

@@ -137,9 +137,10 @@ def choose_tables(options: argparse.Namespace, found: list[FiledRecord]) -> list
         tables.append(compare_audits(found, *options.compare).table)
     if tables:
         return tables
+    for_people = not options.json and options.format != "csv"  # machines say --loops
     more = [
         (tabulate_models, has_several_models(records)),
-        (tabulate_loops, options.format != "csv" and any(record.counts.loops for record in records)),
+        (tabulate_loops, for_people and any(record.counts.loops for record in records)),
     ]
     return [tabulate_decoders(records), *(tabulate(records) for tabulate, is_wanted in more if is_wanted)]
 
