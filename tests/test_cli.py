@@ -491,7 +491,7 @@ def test_a_hugging_face_folder_is_recognised(place: Path, capsys: pytest.Capture
 def test_options_for_hub_models_are_refused_for_runs(verb: str, option: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(verb, "demo", *option) == 2
     said = capsys.readouterr()
-    assert f"{option[0]} is for hf: models, and demo is a trained run" in said.err
+    assert f"{option[0]} is for hf: models, and demo is none" in said.err
     assert said.out == ""
 
 
