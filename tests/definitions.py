@@ -77,6 +77,11 @@ def top_h(probs: Probs, share: float) -> set[int]:
     return kept
 
 
+def capped_nucleus(probs: Probs, share: float, k: float = 5) -> set[int]:
+    order = by_probability(probs)
+    return front(order, probs, lambda mass: mass > share + 1e-12) & set(order[: int(k)])
+
+
 DEFINITIONS = {
     "top-k": top_k,
     "nucleus": nucleus,
@@ -86,7 +91,20 @@ DEFINITIONS = {
     "eta": eta,
     "top-n-sigma": top_n_sigma,
     "top-h": top_h,
+    "capped-nucleus": capped_nucleus,
 }
+
+
+def kept_by(rule: str, probs: Probs, *values: float) -> set[int]:
+    """What a rule with these values keeps."""
+    assert rule in DEFINITIONS, f"say what {rule!r} keeps, in plain Python: a line in DEFINITIONS of {__file__}"
+    return DEFINITIONS[rule](probs, *values)
+
+
+def kept_by_spec(spec: str, probs: Probs) -> set[int]:
+    """What the rule of a specification such as "nucleus:0.9" keeps."""
+    rule, *values = spec.split(":")
+    return kept_by(rule, probs, *map(float, values))
 
 
 def sigmoid(z: float) -> float:

@@ -9,15 +9,24 @@ from itertools import product
 
 import pytest
 import torch
+from own_parts import CappedNucleus, Leaky
 
+import eosin.decoding.spec  # noqa: F401 (remembers the rules that come with the package)
 from eosin.decoding.floor import Floor
 from eosin.decoding.truncation import TRUNCATIONS
 from eosin.models.heads import HEADS, EpsilonHead
 from eosin.models.neural_lm import CORES, NeuralLM
 from eosin.proofs.constructions import Coin, Repeater, Script, build_theorem_3_4
+from eosin.settings import get_parameters
 
+TRUNCATIONS["capped-nucleus"] = CappedNucleus
+CORES["leaky"] = Leaky
 VOCAB = 7
 EOS = 3
+FORMULAS = [name for name, core in CORES.items() if hasattr(core, "next_memory")]
+"""Cores whose step is a formula."""
+REACHING = [name for name, core in CORES.items() if hasattr(core, "reach")]
+"""Cores with bounded hidden vectors."""
 BOUNDED = [name for name, head in HEADS.items() if hasattr(head, "bound")]
 """Heads that bound p(eos) from below."""
 EPSILON = [name for name in BOUNDED if issubclass(HEADS[name], EpsilonHead)]
@@ -53,7 +62,10 @@ def neural(
     head_settings = dict(HEADS[head].examples[0])
     if epsilon is not None and "epsilon" in head_settings:
         head_settings["epsilon"] = epsilon
-    model = NeuralLM(CORES[core](width=width, layers=layers), HEADS[head](**head_settings), vocab, eos, tied=tied)
+    core_settings = {"width": width, "layers": layers}
+    known = get_parameters(CORES[core])
+    made = CORES[core](**{name: value for name, value in core_settings.items() if name in known})
+    model = NeuralLM(made, HEADS[head](**head_settings), vocab, eos, tied=tied)
     with torch.no_grad():
         model.embedding.weight.normal_()
         model.output.weight.normal_(0, scale)

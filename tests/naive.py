@@ -6,7 +6,7 @@ import itertools
 from weakref import WeakKeyDictionary
 
 import torch
-from definitions import DEFINITIONS, by_probability
+from definitions import by_probability, kept_by_spec
 
 from eosin.decoding.randomness import uniforms
 from eosin.logits import as_logits
@@ -44,12 +44,14 @@ def at_temperature(log_probs: list[float], temperature: float) -> list[float]:
 
 def kept_set(probs: list[float], eos_ids: tuple[int, ...], spec: str) -> set[int]:
     """What greedy decoding, a beam or a truncation may go on with; tokens that cannot occur may be among it."""
-    rule, _, value = spec.removeprefix("consistent-").partition(":")
-    kept = set(range(len(probs)))
-    if rule in DEFINITIONS and (rule, value) != ("nucleus", "1"):
-        kept = DEFINITIONS[rule](probs, float(value))
-    elif rule in ("greedy", "beam"):
+    inner = spec.removeprefix("consistent-")
+    rule, _, value = inner.partition(":")
+    if rule in ("greedy", "beam"):
         kept = set(by_probability(probs)[: int(value or 1)])
+    elif inner in ("ancestral", "nucleus:1"):
+        kept = set(range(len(probs)))
+    else:
+        kept = kept_by_spec(inner, probs)
     return kept | set(eos_ids) if spec.startswith("consistent-") else kept
 
 

@@ -113,3 +113,12 @@ def test_bad_input_is_one_line_and_exit_code_2(case: str, capsys: pytest.Capture
 def test_greedy_is_what_is_certified_unless_another_decoder_is_named(capsys: pytest.CaptureFixture[str]):
     assert run("certify", "demo") == 0
     assert capsys.readouterr().out == f"{certify(eosin.load('demo'), 'greedy')}\n"
+
+
+def test_decoders_may_follow_options(capsys: pytest.CaptureFixture[str]):
+    assert run("certify", "--json", "plain", "--budget", "200", "greedy", "beam:2") == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["greedy", "beam:2"]
+    assert run("report", "--contexts-for", "0.01", "nowhere") == 2
+    assert "needs no records" in capsys.readouterr().err
+    assert run("certify", "--budget", "200") == 2
+    assert "the following arguments are required: MODEL;" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from command_line import SETTINGS, files, run, start
 from texts import real_sentences, write_lines
 
 from eosin.cli.main import COMMANDS, GROUPS, build_parser
+from eosin.decoding.spec import DECODERS
 from eosin.decoding.truncation import TRUNCATIONS
 from eosin.models.heads import HEADS
 
@@ -370,6 +371,9 @@ from dataclasses import dataclass
 import torch
 
 import eosin
+from beside_mine import FEW
+from eosin.decoding.samplers import Greedy
+from eosin.decoding.spec import DECODERS
 from eosin.decoding.truncation import TRUNCATIONS, TopK
 from eosin.models.heads import HEADS
 
@@ -379,6 +383,24 @@ class Second(TopK):
     name = "first-few"
     aliases = ()
 
+    def __post_init__(self):
+        if self.k > FEW:
+            raise ValueError("that is no longer few")
+
+    def check(self, vocab_size):
+        if self.k == 3:
+            raise ValueError("three is unlucky")
+
+
+@dataclass(frozen=True)
+class Mine(Greedy):
+    text: str
+
+    def __str__(self):
+        return f"mine:{self.text}"
+
+
+DECODERS["mine"] = Mine
 
 TRUNCATIONS["first-few"] = Second
 
@@ -391,8 +413,12 @@ HEADS["plain"] = Plain
 """
 
 
-def test_a_plugin_registers_rules_and_heads(place: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_plugin_registers_parts_and_imports_what_is_beside_it(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
     (place / "mine.py").write_text(PLUGIN, encoding="utf-8")
+    (place / "beside_mine.py").write_text("FEW = 4", encoding="utf-8")
     plugin = ["--plugin", "mine.py"]
     asked = ["decode", "demo", "--decoder", "first-few:2", "--max-steps", "4", "--count", "2", "--json"]
     try:
@@ -400,14 +426,35 @@ def test_a_plugin_registers_rules_and_heads(place: Path, capsys: pytest.CaptureF
         assert "unknown decoder 'first-few:2'" in capsys.readouterr().err
         assert run(*asked, *plugin) == 0
         assert all(json.loads(line)["decoder"] == "first-few:2" for line in capsys.readouterr().out.splitlines())
+        for spec, says in (
+            ("first-few:5", "that is no longer few"),
+            ("first-few:3", "three is unlucky"),
+            ("mine:a,b=1", "unknown option 'b'"),
+        ):
+            assert run("decode", "demo", "--decoder", spec, *plugin) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"eosin decode: decoder '{spec}'")
+            assert says in line
+            assert run("certify", "demo", spec, *plugin) == 2
+            capsys.readouterr()
+        audit = ["audit", "demo", "--decoders", "mine:a", "--max-steps", "30", "--count", "4", "--out", "records.jsonl"]
+        assert run(*audit, *plugin) == 0
+        assert "mine:a" in capsys.readouterr().out
+        assert '"made_of"' in (place / "records-demo.jsonl").read_text(encoding="utf-8")
         train = ["train", "settings.toml", "--out", "run", "--set", "head.kind=plain"]
         assert run(*train, *plugin) == 0
         assert run("certify", "run", *plugin) == 0
         assert files(place / "run").keys() >= {"config.toml", "weights.safetensors"}
-        assert "__pycache__" not in {path.name for path in place.iterdir()}
     finally:
         TRUNCATIONS.pop("first-few", None)
+        DECODERS.pop("mine", None)
         HEADS.pop("plain", None)
+
+
+def test_what_is_missing_may_be_in_a_plugin(place: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("train", "settings.toml", "--set", "head.kind=weibull") == 2
+    assert "'weibull' is not a kind of head" in (said := capsys.readouterr().err)
+    assert "--plugin FILE" in said
 
 
 @pytest.mark.parametrize(

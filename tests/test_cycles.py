@@ -385,6 +385,35 @@ class Lends:
         return self.inner.step(token, state)
 
 
+class Mistaken(CORES["lstm"]):
+    """Its formula forgets a thousandth of what it reads."""
+
+    def forward(self, inputs, state):
+        return super().forward(inputs, state)
+
+    def next_memory(self, inputs, memory):
+        return super().next_memory(0.999 * inputs, memory)
+
+
+class Projects(CORES["gru"]):
+    """What it gives to the output is not in its memory."""
+
+    def forward(self, inputs, state):
+        hidden, after = super().forward(inputs, state)
+        return hidden / 2, after
+
+    def next_memory(self, inputs, memory):
+        return super().next_memory(inputs, memory)
+
+
+@pytest.mark.parametrize("core", [Mistaken, Projects])
+def test_a_formula_that_is_not_the_core_s_step_is_not_trusted(core: type, caplog: pytest.LogCaptureFixture):
+    model = eosin.NeuralLM(core(width=8), HEADS["softmax"](), vocab_size=9, eos_id=0)
+    assert model.step_formula() is not None
+    assert dynamics_of(model) is None
+    assert f"{core.__name__}.next_memory is not what its forward does: no loop is certified" in caplog.text
+
+
 class HalfStep(CORES["tanh"]):
     def forward(self, inputs, state):
         return super().forward(inputs / 2, state)

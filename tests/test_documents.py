@@ -15,6 +15,8 @@ import pytest
 from command_line import run
 
 import eosin
+from eosin.decoding.spec import DECODERS
+from eosin.decoding.truncation import TRUNCATIONS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,8 +24,8 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"
 
 @pytest.fixture(autouse=True)
 def tables() -> Iterator[None]:
-    """A document may add a head or a core to its table; the other tests must not find it there."""
-    before = [(table, dict(table)) for table in (eosin.HEADS, eosin.CORES)]
+    """A document may add a part to its table; the other tests must not find it there."""
+    before = [(table, dict(table)) for table in (eosin.HEADS, eosin.CORES, TRUNCATIONS, DECODERS)]
     yield
     for table, members in before:
         table.clear()
@@ -48,6 +50,16 @@ def test_code_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: pyt
         else:
             for line in block[3].splitlines():
                 assert run(*shlex.split(line)[1:]) == 0, line
+
+
+@pytest.mark.slow
+def test_the_skeletons_pass_the_type_checker(tmp_path: Path):
+    text = (ROOT / "docs/adding.md").read_text(encoding="utf-8")
+    skeletons = tmp_path / "skeletons.py"
+    skeletons.write_text("\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)), encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--allow-untyped-calls"]
+    checked = subprocess.run([*command, str(skeletons)], cwd=ROOT, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

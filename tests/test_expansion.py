@@ -4,14 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from members import neural
+from members import FORMULAS, neural
 from torch.testing import assert_close
 
-from eosin.models.neural_lm import CORES
-from eosin.models.recurrent import Recurrent
 from eosin.proofs.expansion import Expansion, bound_curvature
 
-RECURRENT = [name for name, core in CORES.items() if issubclass(core, Recurrent)]
 WIDTH = 6
 
 
@@ -28,7 +25,7 @@ def step(core, inputs, state):
 
 
 def some_state(core, seed: int = 0):
-    size = len(core.layers) * core.tensors_per_layer * WIDTH
+    size = core.depth * core.tensors_per_layer * WIDTH
     return torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * 0.7
 
 
@@ -39,8 +36,9 @@ def expanded(core, inputs, centre, radius):
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_the_formula_is_the_core(name: str, layers: int):
+    """In float64, from any state."""
     core = core_of(name, layers=layers)
     for seed in range(3):
         inputs, state = torch.randn(WIDTH, dtype=torch.float64), some_state(core, seed)
@@ -51,7 +49,7 @@ def test_the_formula_is_the_core(name: str, layers: int):
         assert_close(core.next_memory(inputs, split(core, state))[-core.tensors_per_layer], hidden[0, 0])
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_the_jacobian_is_the_derivative(name: str):
     core = core_of(name)
     inputs, centre = torch.randn(WIDTH, dtype=torch.float64), some_state(core)
@@ -63,7 +61,7 @@ def test_the_jacobian_is_the_derivative(name: str):
 
 @pytest.mark.parametrize("radius", [1e-6, 1e-3, 0.1, 1.0])
 @pytest.mark.parametrize("gain", [0.5, 3.0, 8.0])
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_nothing_exceeds_the_remainder(name: str, gain: float, radius: float):
     core = core_of(name, gain)
     generator = torch.Generator().manual_seed(1)
@@ -103,11 +101,46 @@ def test_the_length_of_a_remainder_is_shorter_than_its_coordinates_allow():
     assert float(after.length) < 0.7 * float(after.remainder.norm())
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_the_remainder_is_of_second_order(name: str):
     core = core_of(name)
     inputs, centre = torch.randn(WIDTH, dtype=torch.float64), some_state(core)
     sizes = [
         torch.cat([part.remainder for part in expanded(core, inputs, centre, radius)]).norm() for radius in (1e-4, 1e-5)
     ]
-    assert float(sizes[0] / sizes[1]) == pytest.approx(100, rel=0.01)
+    assert float(sizes[0]) == pytest.approx(100 * float(sizes[1]), rel=0.01)
+
+
+def constant_mix(x, c, n):
+    """Everything that a formula may do with a vector c and a number n, in both orders."""
+    return c * x + x * c - (c - x) * (x - c) + n * x + x * n + (n - x) * (x - n) + (x + c) * (c + x) + (n + x) * (x + n)
+
+
+@pytest.mark.parametrize("number", [0.3, 2, -4.0])
+def test_constants_may_stand_on_both_sides(number: float):
+    generator = torch.Generator().manual_seed(2)
+    centre, constant = torch.randn(2, WIDTH, dtype=torch.float64, generator=generator)
+    whole = Expansion.around(centre, torch.tensor([0.1], dtype=torch.float64))
+    mixed = constant_mix(whole, constant, number)
+    assert_close(mixed.value, constant_mix(centre, constant, number))
+    exact = torch.autograd.functional.jacobian(lambda s: constant_mix(s, constant, number), centre)
+    assert_close(mixed.jacobian, exact)
+    for direction in torch.randn(100, WIDTH, dtype=torch.float64, generator=generator):
+        e = direction / direction.norm() * 0.1
+        error = constant_mix(centre + e, constant, number) - mixed.value - mixed.jacobian @ e
+        assert (error.abs() <= mixed.remainder[:, 0] + 1e-14).all()
+
+
+@pytest.mark.parametrize("number", [0.3, 2.0, -0.7])
+def test_rounding_of_products_with_constants_is_bounded(number: float):
+    """In float32, where neither the number nor a gate computed from a parameter is exact."""
+    generator = torch.Generator().manual_seed(3)
+    centre, parameter = torch.randn(2, 500, generator=generator)
+    radii = torch.tensor([0.0], dtype=torch.float64)
+    exact = Expansion.around(centre.double(), radii, unit=torch.finfo(torch.float32).eps / 2)
+    for found, computed in (
+        (exact * number, centre * number),
+        (parameter.double().sigmoid() * exact, parameter.sigmoid() * centre),
+    ):
+        assert ((computed.double() - found.value).abs() <= found.error[:, 0]).all()
+    assert bool((exact * number).error.any()) == (number != 2.0)

@@ -16,6 +16,7 @@ from eosin.errors import BadInput
 from eosin.logits import Dense, Rewritten, log_odds_of_eos, rewrite_eos
 from eosin.models.checkpoint import Architecture
 from eosin.models.heads import HEADS, NonMonotonic, SelfTerminating, Softmax, build_head, keeps_softmax, resolve_head
+from eosin.models.neural_lm import CORES, NeuralLM
 
 REWRITING = [name for name, head in HEADS.items() if not keeps_softmax(head(**head.examples[0]))]
 EXAMPLES = [(name, settings) for name in REWRITING for settings in HEADS[name].examples]
@@ -235,3 +236,28 @@ def test_rewriting_to_what_is_already_there_changes_nothing():
 def test_bad_epsilon(head: str, epsilon: float):
     with pytest.raises(ValueError, match="epsilon must lie strictly between 0 and 1, got"):
         HEADS[head](epsilon)
+
+
+class Flat(NonMonotonic):
+    """Forgets that a sequence has a time."""
+
+    def forward(self, eos_logits, memory):
+        log_survival, memories = super().forward(eos_logits, memory)
+        return log_survival[:, 0].float(), memories
+
+
+class Forgetful(NonMonotonic):
+    """Returns the last memory only."""
+
+    def forward(self, eos_logits, memory):
+        log_survival, memories = super().forward(eos_logits, memory)
+        return log_survival, memories[:, -1]
+
+
+@pytest.mark.parametrize(
+    ("head", "got"),
+    [(Flat, r"got \(2,\) float32 and \(2, 3\) float64"), (Forgetful, r"got \(2, 3\) float64 and \(2,\) float64")],
+)
+def test_a_head_of_wrong_shapes_is_one_line(head: type, got: str):
+    with pytest.raises(BadInput, match=rf"the head {head.__name__} must answer .* here \(2, 3\) float64 and .*{got}"):
+        NeuralLM(CORES["tanh"](width=4), head(), VOCAB, EOS)

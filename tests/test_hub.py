@@ -4,6 +4,8 @@ import copy
 import json
 import math
 import string
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -649,6 +651,21 @@ def test_a_new_head_of_the_table_goes_on_pretrained_models(
         assert torch.equal(model(tokens).logits, again(tokens).logits)
     model(tokens, labels=tokens).loss.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_importing_the_package_is_enough_to_open_a_model_with_a_head(tmp_path: Path):
+    """In a fresh process; a head of one's own is registered before the model is opened."""
+    from eosin.hub.heads import add_head
+
+    add_head(transformers.AutoModelForCausalLM.from_config(gpt2()), "nmst").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "head": {"kind": "mine", "epsilon": 0.5}}))
+    code = (
+        "import eosin.hub, transformers; eosin.HEADS['mine'] = eosin.HEADS['non-monotonic']; "
+        f"print(transformers.AutoModelForCausalLM.from_pretrained({str(tmp_path)!r}).head.epsilon)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert made.stdout.strip() == "0.5", made.stderr
 
 
 def test_a_configuration_of_an_earlier_version_is_read(tmp_path: Path):

@@ -426,7 +426,7 @@ def test_records_of_another_decoder_of_the_same_name_are_not_given(name: str, tm
     first = eosin.audit(model, [[1], [2]], [rule], **asked)
     again = eosin.audit(model, [[1], [2]], [rule_of_ones_own(1.0, name), "greedy"], **asked)
     assert again.records[0].counts == first.records[0].counts
-    with pytest.raises(BadInput, match=f"{name}:0.5 is the name of two different decoders"):
+    with pytest.raises(BadInput, match=f"the code of {name}:0.5 has changed since .*, or delete that one"):
         eosin.audit(model, [[1], [2]], [other], **asked)
     with pytest.raises(BadInput, match=f"{name}:0.5 is the name of two different decoders"):
         eosin.audit(model, [[1], [2]], [rule, other], max_steps=40)

@@ -253,6 +253,15 @@ def test_what_changes_the_meaning_of_a_ratio_is_shown_and_what_does_not_is_not()
     assert "threads" not in table.title
 
 
+def test_the_code_of_a_decoder_is_a_column_only_where_two_differ():
+    outcomes = [(3, "eos")]
+    own = record(outcomes, decoder="own:1", made_of=["1a2b"])
+    assert tabulate_decoders([own, record(outcomes)]).headings[0] == "decoder"
+    changed = tabulate_decoders([own, record(outcomes, decoder="own:1", made_of=["3c4d", "a part"])])
+    assert changed.headings[0] == "code of the decoder"
+    assert [row[0] for row in changed.rows] == ["1a2b", "3c4d, a part"]
+
+
 @given(outcomes=OUTCOMES)
 def test_ratios_causes_and_lengths_are_those_of_plain_counting(outcomes: list[tuple[int, str]]):
     records = [record(outcomes)]
@@ -546,7 +555,8 @@ def test_several_models_have_a_table_of_their_own(audited: Path, capsys: pytest.
     everything = capsys.readouterr().out
     assert run("report", audited, "--models") == 0
     models = capsys.readouterr().out
-    assert everything.endswith("\n\n" + models)
+    assert run("report", audited, "--loops") == 0
+    assert everything.endswith("\n\n" + models + "\n" + capsys.readouterr().out)
     assert models.splitlines()[1].split() == ["decoder", "coin", "lively", "loop"]
 
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from definitions import DEFINITIONS
 from distributions import surveyed
 from members import RULES, SAMPLERS, TRUNCATION_SPECS, crossed, fits
+from naive import kept_set
 from torch.testing import assert_close
 
 from eosin.decoding.distribution import BLOCK
@@ -31,14 +31,8 @@ def example(vocab: int = 12) -> torch.Tensor:
 def definition(spec: str, logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """The induced distribution as the papers define it: p renormalised over the kept set."""
     probs = (logits / temperature).softmax(-1)
-    rule, _, value = spec.removeprefix("consistent-").partition(":")
-    keeps = torch.ones_like(probs, dtype=torch.bool)
-    if rule in DEFINITIONS and not (rule == "nucleus" and float(value) == 1):
-        for row, row_probs in enumerate(probs.tolist()):
-            kept = DEFINITIONS[rule](row_probs, float(value))
-            keeps[row] = torch.tensor([token in kept for token in range(len(row_probs))])
-    if spec.startswith("consistent-"):
-        keeps[:, EOS] = True
+    sets = [kept_set(row, (EOS,), spec) for row in probs.tolist()]
+    keeps = torch.tensor([[token in kept for token in range(probs.shape[1])] for kept in sets])
     kept_probs = probs * keeps
     return kept_probs / kept_probs.sum(-1, keepdim=True)
 

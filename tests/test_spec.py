@@ -151,7 +151,7 @@ class Between(Threshold):
     name = "between"
     aliases = ("middle",)
     examples = ("0.1", "0.1:0.5")
-    allowed = (Interval(0, 1), Interval(0, 1, closed=True))
+    allowed = (Interval(0, 1), Interval(0, 1, "(]"))
     cut: float
     ratio: float = 0.25
 
@@ -177,8 +177,8 @@ def test_a_rule_of_two_values_that_is_registered_late(monkeypatch: pytest.Monkey
         assert str(decoder) == printed
         assert eosin.parse_decoder(printed) == decoder
     for wrong, says in (
-        ("between", "between needs 2 values, as in 'between:0.1'"),
-        ("between:0.1:0.2:0.3", "between needs 2 values"),
+        ("between", "between needs 1 or 2 values, as in 'between:0.1'"),
+        ("between:0.1:0.2:0.3", "between needs 1 or 2 values"),
         ("between:2", "cut must lie in (0, 1), got 2"),
         ("between:0.1:2", "ratio must lie in (0, 1], got 2"),
         ("betwen:0.1", "did you mean 'between'"),

@@ -1,7 +1,9 @@
 """From text to batches: what is in a sequence, which words are known, nothing lost and nothing invented."""
 
+import json
 import lzma
 import os
+import re
 import subprocess
 import sys
 import time
@@ -421,9 +423,43 @@ def test_too_short_to_hold_sentences_out(tmp_path: Path, tokens: str):
 
 @KINDS
 def test_not_utf8(tmp_path: Path, tokens: str):
-    assert "is not UTF-8 text: after line 0" in bad(
-        tmp_path, "gr\u00fc\u00dfe\n".encode("latin-1") * 40, tokenization=tokens
+    """The line is named, and a replacement character in an earlier one is text."""
+    lines = [*["fine \ufffd\n".encode()] * 29, "gr\u00fc\u00dfe\n".encode("latin-1"), b"fine\n"]
+    assert "is not UTF-8 text: line 30," in bad(tmp_path, b"".join(lines), tokenization=tokens)
+
+
+@pytest.mark.parametrize("name", ["text.jsonl", "text.txt", "text.jsonl.xz"])
+@pytest.mark.parametrize("by", ["line", "sentencizer"])
+def test_json_lines_are_the_texts_in_them(name: str, by: str, tmp_path: Path):
+    """By the name, or because the first line is an object: the corpus is that of the texts alone."""
+    texts = [" ".join(sentence.split()) for sentence in SENTENCES[:60]]
+    separate = "\n" if by == "line" else "\n\n"
+    (tmp_path / "plain.txt").write_text(separate.join(texts), encoding="utf-8")
+    lines = [json.dumps({"id": n, "text": text.replace(" ", "\n", 1)}) for n, text in enumerate(texts)]
+    encoded = "\n\n".join(lines).encode()
+    (tmp_path / name).write_bytes(lzma.compress(encoded) if name.endswith(".xz") else encoded)
+    found, expected = (
+        [sentence for split in SPLITS for sentence in open_source(str(tmp_path / each)).read_sentences(split, by)]
+        for each in (name, "plain.txt")
     )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "number"),
+    [
+        ("text.jsonl", ['{"text": "one"}', '{"body": "two"}'], 2),
+        ("text.jsonl", ['{"text": "one"}', "two"], 2),
+        ("text.jsonl", ["one two"], 1),
+        ("text.json", ['[{"text": "one"}]'], 1),
+        ("text.txt", ['{"text": "one"}', '{"text": 2}'], 2),
+        ("text.txt", ['{"messages": []}'], 1),
+    ],
+)
+def test_json_lines_without_a_text_are_never_taken_as_text(name: str, lines: list[str], number: int, tmp_path: Path):
+    path = write_lines(tmp_path / name, lines)
+    with pytest.raises(BadInput, match=f"line {number} of .*{re.escape(name)} is not a JSON object with a text"):
+        list(open_source(str(path)).read_sentences("train", "line"))
 
 
 @KINDS

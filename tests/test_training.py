@@ -28,6 +28,7 @@ from eosin.events import Event, Stopped
 from eosin.loading import open_run
 from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
+from eosin.settings import get_parameters
 from eosin.storage.tensors import load_tensors, save_tensors
 from eosin.training.config import Config
 from eosin.training.evaluation import Likelihood, evaluate, negative_log_likelihood
@@ -51,6 +52,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def config(**sections: dict) -> Config:
     merged = {name: {**TINY.get(name, {}), **sections.get(name, {})} for name in {**TINY, **sections}}
+    known = get_parameters(CORES[merged["core"]["kind"]])  # a core of one's own has no dropout
+    merged["core"] = {name: value for name, value in merged["core"].items() if name in {"kind", *known}}
     return Config.from_table(merged)
 
 

@@ -1,10 +1,11 @@
 """Kept sets against their definitions, and the laws that every rule obeys."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
-from definitions import DEFINITIONS
+from definitions import DEFINITIONS, kept_by, kept_by_spec
 from distributions import lined, listed, masked, surveyed
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -16,10 +17,13 @@ from eosin.decoding.truncation import (
     TRUNCATIONS,
     Consistent,
     Epsilon,
+    Interval,
     MinP,
     Nucleus,
+    Threshold,
     TopK,
     Typical,
+    Whole,
     keep_mask,
 )
 
@@ -38,27 +42,80 @@ def exact_logits(row: list[int]) -> tuple[list[float], torch.Tensor]:
     return probs, torch.tensor([probs], dtype=torch.float64).log()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
-@given(row=weights)
-def test_kept_set_is_the_definition(rule, row):
-    """By list and by line, on rows full of ties; rows that a rounding error could tip either way are left out."""
-    while not fits(str(rule), len(row)):
-        row = row + row
-    probs, logits = exact_logits(row)
-    define = DEFINITIONS[rule.name]
-    expected = possible(probs, define(probs, *rule.values))
-    wiggled = [[value * (1 + wiggle) for value in rule.values] for wiggle in (-1e-9, 1e-9)]
-    tipping = [possible(probs, define(probs, *values)) for values in wiggled] if rule.name != "top-k" else []
-    assume(all(other == expected for other in tipping))
+def is_tipping(rule, probs: list[float]) -> bool:
+    """Whether a rounding error of a value, of one that need not be whole, changes what is kept."""
+
+    def kept(by: float) -> set[int]:
+        pairs = zip(rule.values, rule.allowed, strict=True)
+        values = [value if isinstance(allowed, Whole) else value * (1 + by) for value, allowed in pairs]
+        return possible(probs, kept_by(rule.name, probs, *values))
+
+    return not kept(-1e-9) == kept(0) == kept(1e-9)
+
+
+def check_kept_set(rule, probs: list[float], logits: torch.Tensor) -> None:
+    """By list and by line."""
+    expected = possible(probs, kept_by_spec(str(rule), probs))
     asked = surveyed(logits, (0,))
     (from_list,) = listed(rule, asked)
     assert from_list in (None, expected)
     if rule.name != "typical":  # two tokens equally far from the entropy are a tie only in exact arithmetic
         assert lined(rule, asked) == [expected]
     if from_list is None and rule.name != "typical":
-        kept = define(probs, *rule.values)
+        kept = kept_by_spec(str(rule), probs)
         contested = min(probs[token] for token in kept) in (p for token, p in enumerate(probs) if token not in kept)
         assert contested or len(kept) >= min(FEW, len(probs)), "a short list was not listed"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@given(row=weights)
+def test_kept_set_is_the_definition(rule, row):
+    """On rows full of ties; rows that a rounding error could tip either way are left out."""
+    while not fits(str(rule), len(row)):
+        row = row + row
+    probs, logits = exact_logits(row)
+    assume(not is_tipping(rule, probs))
+    check_kept_set(rule, probs, logits)
+
+
+@dataclass(frozen=True)
+class KeepsTies(Threshold):
+    """Wrong: where others are as probable as the k-th token, it keeps them too."""
+
+    name = "capped-nucleus"
+    allowed = (Interval(0, 1, "(]"), Whole(1))
+    share: float
+    k: float
+
+    def least(self, next_token):
+        return next_token.top(int(self.k)).log_probs[:, -1]
+
+
+def test_a_rule_that_keeps_too_many_on_ties_is_caught():
+    rule, (probs, logits) = KeepsTies(1, 2), exact_logits([1, 1, 1, 1])
+    assert not is_tipping(rule, probs)
+    with pytest.raises(AssertionError):
+        check_kept_set(rule, probs, logits)
+
+
+def test_what_a_rule_without_a_definition_lacks():
+    with pytest.raises(AssertionError, match=r"a line in DEFINITIONS of .*definitions\.py"):
+        kept_by_spec("nobody-knows:1", [1.0])
+
+
+@pytest.mark.parametrize(
+    ("allowed", "inside", "outside", "says"),
+    [
+        (Interval(0, 1), (1e-9, 0.5), (0, 1, -1, math.nan), "lie in (0, 1)"),
+        (Interval(0, 1, "(]"), (0.5, 1), (0, 1.1), "lie in (0, 1]"),
+        (Interval(1, math.inf, "[)"), (1, 1.5, 1e308), (0.999, math.inf, math.nan), "lie in [1, inf)"),
+        (Whole(2), (2, 3.0, 10**18), (1, 2.5, -3, math.inf, math.nan), "be a whole number of at least 2"),
+    ],
+)
+def test_what_a_value_may_be(allowed, inside, outside, says):
+    assert all(value in allowed for value in inside)
+    assert not any(value in allowed for value in outside)
+    assert str(allowed) == says
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -114,7 +171,7 @@ def test_kept_set_on_real_valued_logits(rule, vocab: int, temperature: float):
     sharpness = torch.tensor([[0.01], [0.5], [1], [2], [4], [8], [20], [60]])
     logits = torch.randn(8, vocab, generator=generator, dtype=torch.float64) * sharpness
     asked = surveyed(logits, (5, 0), temperature)
-    expected = [DEFINITIONS[rule.name](row, *rule.values) for row in (logits / temperature).softmax(-1).tolist()]
+    expected = [kept_by_spec(str(rule), row) for row in (logits / temperature).softmax(-1).tolist()]
     expected = [
         possible(row, kept) for row, kept in zip((logits / temperature).softmax(-1).tolist(), expected, strict=True)
     ]
@@ -134,7 +191,7 @@ def test_kept_set_in_float32(rule, vocab: int):
     asked = surveyed(logits, (5, 0))
     by_line, by_list, exact = lined(rule, asked), listed(rule, asked), 0
     for row, probs in enumerate(logits.double().softmax(-1).tolist()):
-        expected = possible(probs, DEFINITIONS[rule.name](probs, *rule.values))
+        expected = possible(probs, kept_by_spec(str(rule), probs))
         for mine in (by_line[row], expected if by_list[row] is None else by_list[row]):
             moved = mine ^ expected
             assert len(moved) <= 2
@@ -150,7 +207,7 @@ def test_the_kept_set_of_equal_tokens_in_float32(rule):
     kept = lined(rule, asked)
     assert all(kept)
     if rule.name in ("top-k", "min-p", "top-n-sigma"):
-        assert kept == [DEFINITIONS[rule.name]([1 / 1500] * 1500, *rule.values)] * 300
+        assert kept == [kept_by_spec(str(rule), [1 / 1500] * 1500)] * 300
     numbers = torch.rand(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     for truncation in (rule, Consistent(rule)):
         assert (draw(truncation, asked, numbers).token(asked.eos_ids, numbers) < 1500).all()
@@ -163,7 +220,7 @@ def test_nearly_flat_rows_are_divided_again(rule, spread: float):
     logits = spread * torch.randn(3, 4000, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     asked = surveyed(logits, (3,))
     for mine, probs in zip(lined(rule, asked), logits.softmax(-1).tolist(), strict=True):
-        assert len(mine ^ DEFINITIONS[rule.name](probs, *rule.values)) <= 1
+        assert len(mine ^ kept_by_spec(str(rule), probs)) <= 1
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

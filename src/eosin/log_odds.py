@@ -8,8 +8,10 @@ model or a decoder without the method promises nothing.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float64
@@ -20,6 +22,8 @@ from eosin.logits import log_odds_of_eos
 
 Steps = Float64[Tensor, " steps"]
 LogOdds = Float64[Tensor, " steps"]
+LAST_POWER = 900
+"""Steps are searched up to 2^LAST_POWER, which covers every epsilon that makes sense."""
 ROUNDING = 1e-12
 """A smaller lead counts as a tie, and a tie guarantees nothing."""
 
@@ -48,14 +52,30 @@ def get_promise(model: object, temperature: float = 1.0) -> Promise:
 def promise_from_survival(
     bound: Callable[[Steps], Steps], grounds: str, temperature: float, vocab_size: int, eos_count: int
 ) -> Promise:
-    """The promise that follows from an upper bound on log(1 - p(eos)) at each step, at temperature 1."""
+    """The promise that follows from an upper bound on log(1 - p(eos)) at each step, at temperature 1.
+
+    A bound of -inf may be one that float64 cannot hold, or that was rounded to it. So it counts as the last finite one.
+    """
+    last = cache(lambda: find_last_finite(bound))
 
     def log_odds(steps: Steps) -> LogOdds:
         log_survival = bound(steps)
-        at_one = torch.where(log_survival == -math.inf, math.inf, log_odds_of_eos(log_survival))
-        return apply_temperature(at_one, temperature, vocab_size, eos_count)
+        if bool((log_survival == -math.inf).any()):
+            log_survival = log_survival.clamp(min=last())
+        tempered = apply_temperature(log_odds_of_eos(log_survival), temperature, vocab_size, eos_count)
+        return tempered.clamp(max=sys.float_info.max)
 
     return Promise(log_odds, grounds)
+
+
+def find_last_finite(bound: Callable[[Steps], Steps]) -> float:
+    """The last finite value of a bound that becomes -inf; 0, which promises nothing, if it is never finite."""
+    low, high, value = 0, 2**LAST_POWER, 0.0
+    while high - low > max(1, high >> 50):
+        middle = (low + high) // 2
+        found = float(bound(torch.tensor([float(middle)], dtype=torch.float64)))
+        low, high, value = (low, middle, value) if found == -math.inf else (middle, high, found)
+    return value
 
 
 def pass_on(decoder: Decoder | Truncation, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:

@@ -24,6 +24,8 @@ from eosin.errors import BadInput
 
 Built = TypeVar("Built")
 Table = Mapping[str, Any]
+OWN_PARTS = "; one of your own needs --plugin FILE"
+"""The end of a message about a part that is not in its table."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def resolve_kind(kinds: Mapping[str, Callable[..., Any]], table: Table, section:
     """Every setting of one member of a table of kinds; the setting `kind` names the member."""
     if "kind" not in table:
         raise BadInput(f"[{section}] lacks 'kind'; it is one of {', '.join(kinds)}")
-    check_known(table["kind"], kinds, f"a kind of {section}")
+    check_known(table["kind"], kinds, f"a kind of {section}", OWN_PARTS)
     rest = {key: value for key, value in table.items() if key != "kind"}
     return {"kind": table["kind"], **resolve(kinds[table["kind"]], rest, section)}
 
@@ -195,10 +197,10 @@ def check_sections(table: Table, known: Iterable[str], file: str) -> None:
             raise BadInput(f"[{name}] must be a section, got {name} = {settings!r}")
 
 
-def check_known(name: object, known: Iterable[str], what: str) -> None:
+def check_known(name: object, known: Iterable[str], what: str, hint: str = "") -> None:
     known = list(known)
     if name not in known:
-        raise BadInput(f"{name!r} is not {what}; {suggest(str(name), known)}")
+        raise BadInput(f"{name!r} is not {what}; {suggest(str(name), known)}{hint}")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

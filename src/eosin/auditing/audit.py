@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from eosin.proofs.saved_cycles import (
 )
 from eosin.records.record import Record, add_shards, read_records
 from eosin.records.signature import ALL, Signature
-from eosin.report.audits import tabulate_decoders
+from eosin.report.audits import tabulate_audit
 from eosin.report.tables import render_text
 from eosin.storage.files import keep_copy, write_text
 from eosin.storage.json_lines import append_lines
@@ -74,7 +74,7 @@ class Audit:
         write_text(Path(path), "".join(record.to_line() + "\n" for record in self.records))
 
     def __str__(self) -> str:
-        return render_text(replace(tabulate_decoders(self.by_decoder.values()), title=""))
+        return "\n\n".join(render_text(table) for table in tabulate_audit(list(self.by_decoder.values())))
 
 
 def audit(
@@ -218,11 +218,17 @@ class ShardCounter:
 
 def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Path | str | None) -> None:
     """Raise BadInput if one name stands for two decoders: the caller's code may have changed."""
-    known: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
+    there: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
+    known: dict[str, Any] = {}
     for decoder in decoders:
         name, made_of = str(decoder), identify_decoder(decoder).get("made_of")
         if known.setdefault(name, made_of) != made_of:
-            raise BadInput(f"{name} is the name of two different decoders; rename one, or name another file (--out)")
+            raise BadInput(f"{name} is the name of two different decoders; rename one")
+        if there.get(name, made_of) != made_of:
+            raise BadInput(
+                f"the code of {name} has changed since the records in {out} were made; name another file (--out), or "
+                "delete that one"
+            )
         if made_of and len(made_of) > 1 and any(record.signature.decoder == name for record in done):
             raise BadInput(
                 f"{out} holds records of {name} already, and it cannot be distinguished from others: "

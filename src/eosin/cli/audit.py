@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from eosin.cli.progress import count_events
 from eosin.errors import BadInput
 from eosin.events import Event
 from eosin.proofs.saved_cycles import cycles_path
-from eosin.report.audits import tabulate_decoders, tabulate_loops
+from eosin.report.audits import tabulate_audit
 from eosin.report.tables import render_text
 from eosin.storage.files import resolve_path
 
@@ -176,9 +175,7 @@ def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -
 def format_audits(audits: list[Audit], files: list[Path]) -> str:
     """For people: the ratios, the loops and the files."""
     records = [record for result in audits for record in result.by_decoder.values()]
-    parts = [render_text(replace(tabulate_decoders(records), title=""))]
-    if any(record.counts.loops for record in records):
-        parts += ["", render_text(replace(tabulate_loops(records), title="loops"))]
+    parts = ["\n\n".join(map(render_text, tabulate_audit(records)))]
     if not all(result.steady for result in audits):
         parts += [
             "",

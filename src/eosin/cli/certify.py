@@ -37,7 +37,7 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_model_options(parser)
-    add("decoders", metavar="DECODER", nargs="*", help="as greedy or nucleus:0.2 (default: greedy)")
+    add("decoders", metavar="DECODER", nargs="*", default=[], help="as greedy or nucleus:0.2 (default: greedy)")
     add("--budget", type=int, metavar="N", help="propose what makes decoding end within N steps")
     add("--check", type=Path, metavar="FILE", help="repeat the proofs of this file of certificates")
     add("--floor-epsilon", type=float, metavar="E", help="certify the model with this floor under it")

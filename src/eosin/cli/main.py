@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import eosin
 from eosin.errors import BadInput
@@ -45,6 +45,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+class CommandParser(Parser):
+    """Positional arguments may also follow options, as in `eosin certify demo --budget 200 greedy`."""
+
+    is_mixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.is_mixing:  # parse_known_intermixed_args calls this method twice
+            return super().parse_known_args(args, namespace)
+        self.is_mixing = True
+        return self.parse_known_intermixed_args(args, namespace)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -84,7 +96,7 @@ def run_command(arguments: Sequence[str]) -> None:
 
 
 def run_plugin(path: Path) -> None:
-    """Run a Python file that registers rules, heads or cores."""
+    """Run a Python file that registers rules, decoders, heads or cores."""
     try:
         run_python_file(path, "plugin")
     except BadInput:
@@ -128,7 +140,9 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=layout,
     )
     parser.add_argument("--version", action="version", version=f"eosin {eosin.__version__}")
-    subparsers = parser.add_subparsers(prog="eosin", dest="command", required=True, help=argparse.SUPPRESS)
+    subparsers = parser.add_subparsers(
+        prog="eosin", dest="command", required=True, help=argparse.SUPPRESS, parser_class=CommandParser
+    )
     for name, summary in COMMANDS.items():
         command = subparsers.add_parser(name, formatter_class=layout, allow_abbrev=False)
         if name == find_command(arguments):
@@ -143,7 +157,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
                     action="append",
                     type=Path,
                     metavar="FILE",
-                    help="run the code of this Python file first: it may register truncation rules, heads and cores "
-                    "(may be repeated)",
+                    help="run the code of this Python file first: it may register truncation rules, decoders, heads "
+                    "and cores (may be repeated)",
                 )
     return parser

@@ -37,7 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="wikitext-2-sentences or wikitext-2 (both bundled; NAME@8000 takes its first 8000 sentences, and 800 of "
         "valid and of test); a folder with wiki.{train,valid,test}.tokens or .raw, or with {train,valid,test}.txt "
-        "(each also as .xz); or a UTF-8 text file with a sentence on each line, of which one in ten is held out",
+        "(each also as .xz); or a UTF-8 text file with a sentence on each line, or JSON lines with a `text` in each, "
+        "of which one in ten is held out",
     )
     add("--tokenization", choices=list(TOKENIZATIONS), help="words or byte-level BPE (default: bpe)")
     add("--vocab-size", type=int, metavar="N", help="maximum size (default: all words of train and valid; BPE 19483)")

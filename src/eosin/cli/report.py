@@ -44,7 +44,13 @@ examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add, share = parser.add_argument, real_number(1e-9, 1 - 1e-9, "a share from 1e-9 to below 1, as in 0.01")
-    add("records", nargs="*", metavar="RECORDS", help=".jsonl files, run directories, folders, demo, hf: models")
+    add(
+        "records",
+        nargs="*",
+        default=[],
+        metavar="RECORDS",
+        help=".jsonl files, run directories, folders, demo, hf: models",
+    )
     add("--models", action="store_true", help="models by decoders, across initialisations")
     add("--at", type=parse_whole_numbers, metavar="L,...", help="the ratio at other limits, up to that of the audit")
     add("--survival", action="store_true", help="the share that has not ended after each step")
@@ -129,7 +135,14 @@ def choose_tables(options: argparse.Namespace, found: list[FiledRecord]) -> list
         tables.append(tabulate_limits(records, options.at))
     if options.compare:
         tables.append(compare_audits(found, *options.compare).table)
-    return tables or [tabulate_decoders(records), *([tabulate_models(records)] if has_several_models(records) else [])]
+    if tables:
+        return tables
+    for_people = not options.json and options.format != "csv"  # machines say --loops
+    more = [
+        (tabulate_models, has_several_models(records)),
+        (tabulate_loops, for_people and any(record.counts.loops for record in records)),
+    ]
+    return [tabulate_decoders(records), *(tabulate(records) for tabulate, is_wanted in more if is_wanted)]
 
 
 def render(tables: list[Table], options: argparse.Namespace) -> str:

@@ -1,11 +1,13 @@
-"""Where text comes from: the bundled WikiText-2, a WikiText folder, or any UTF-8 text file.
+"""Where text comes from: the bundled WikiText-2, a WikiText folder, any UTF-8 text file, or JSON lines.
 
 A source yields sentences: lines with single spaces between words, one for each sequence of the corpus.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -16,12 +18,14 @@ from typing import Any
 from eosin.data.tokenizer import RESERVED
 from eosin.errors import BadInput
 from eosin.storage.files import hash_files
+from eosin.storage.json_lines import MALFORMED
 
 SPLITS = ("train", "valid", "test")
 CONTEXTS = (*SPLITS, "random")
 BUNDLED = ("wikitext-2-sentences", "wikitext-2")
 HELD_OUT = 20
 """Of so many sentences of a single text file, one goes to valid and one to test."""
+JSON_NAMES = {".json", ".jsonl"}
 SENTENCIZER = "sentencizer"
 
 
@@ -97,21 +101,54 @@ def open_folder(folder: Path) -> Source:
 
 def read_normalised_lines(path: Path, empty: bool = False) -> Iterator[str]:
     """The lines of a text file, with single spaces between words; empty lines only if asked for."""
-    for number, line in enumerate(decode_lines(path), 1):
+    for number, line in read_numbered_texts(path):
         line = " ".join(line.split())
         check_line(line, number, path)
         if line or empty:
             yield line
 
 
-def decode_lines(path: Path) -> Iterator[str]:
-    number = 0
+def read_numbered_texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file; of JSON lines the `text` of each, with an empty line after it.
+
+    A file is JSON lines by its name, or if its first line is a JSON object.
+    """
+    is_json = not JSON_NAMES.isdisjoint(path.suffixes)
+    for number, line in enumerate(decode_lines(path), 1):
+        is_json = is_json or (number == 1 and is_json_object(line))
+        if not is_json:
+            yield number, line
+        elif line.strip():
+            yield number, parse_text(line, number, path)
+            yield number, ""
+
+
+def is_json_object(line: str) -> bool:
     try:
-        with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):  # noqa: B007 (the number is for the error)
-                yield line
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def parse_text(line: str, number: int, path: Path) -> str:
+    try:
+        text = json.loads(line)["text"]
+    except MALFORMED:
+        text = None
+    if not isinstance(text, str):
+        raise BadInput(f'line {number} of {path} is not a JSON object with a text, as in {{"text": "A sentence."}}')
+    return text
+
+
+def decode_lines(path: Path) -> Iterator[str]:
+    opened = lzma.open if path.suffix == ".xz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig") as file:
+            yield from file
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not UTF-8 text: after line {number}, {error.reason}; convert it first") from error
+        with opened(path, "rt", encoding="utf-8", errors="surrogateescape") as file:
+            number = next(number for number, line in enumerate(file, 1) if re.search("[\udc80-\udcff]", line))
+        raise BadInput(f"{path} is not UTF-8 text: line {number}, {error.reason}; convert it first") from error
     except (lzma.LZMAError, EOFError) as error:
         raise BadInput(f"{path} is not a whole xz file: {error}") from error
 

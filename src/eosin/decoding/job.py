@@ -89,8 +89,7 @@ class Job:
 
     def check_decoder(self, decoder: str | Decoder) -> Decoder:
         """The decoder, parsed, if it can do this job."""
-        parsed = to_decoder(decoder)
-        parsed.check(self.model.vocab_size)
+        parsed = to_decoder(decoder, self.model.vocab_size)
         if self.stop is not None and parsed.rows_per_context > 1:
             raise BadInput(f"stop strings end greedy decoding and sampling; hypotheses of {parsed} end with eos only")
         return parsed
@@ -104,13 +103,19 @@ def window_of(model: Generative) -> int | None:
     return model.window if isinstance(model, Windowed) else None
 
 
-def to_decoder(decoder: object) -> Decoder:
-    """The decoder that is given, or that a specification names."""
-    if isinstance(decoder, str):
-        return parse_decoder(decoder)
-    if isinstance(decoder, type) or not isinstance(decoder, Decoder):
-        raise BadInput(f"decoder must be a specification, as 'nucleus:0.2', or a Decoder, got {decoder!r}")
-    return decoder
+def to_decoder(decoder: object, vocab_size: int | None = None) -> Decoder:
+    """The decoder that is given, or that a specification names. It must fit the vocabulary, if there is one."""
+    parsed = parse_decoder(decoder) if isinstance(decoder, str) else decoder
+    if isinstance(parsed, type) or not isinstance(parsed, Decoder):
+        raise BadInput(f"decoder must be a specification, as 'nucleus:0.2', or a Decoder, got {parsed!r}")
+    try:
+        if vocab_size is not None:
+            parsed.check(vocab_size)
+    except BadInput:
+        raise
+    except ValueError as error:
+        raise BadInput(f"decoder {str(parsed)!r}: {error}") from error
+    return parsed
 
 
 def check_model(model: Generative) -> None:

@@ -67,17 +67,31 @@ class Kept:
 
 @dataclass(frozen=True)
 class Interval:
-    """Values above `low` and below `high`, or up to it if closed."""
+    """Numbers between two ends, written as in mathematics: a square bracket includes the end."""
 
     low: float
     high: float
-    closed: bool = False
+    brackets: str = "()"
 
     def __contains__(self, value: float) -> bool:
-        return self.low < value < self.high or (self.closed and value == self.high)
+        included = [end for end, bracket in zip((self.low, self.high), self.brackets, strict=True) if bracket in "[]"]
+        return self.low < value < self.high or value in included
 
     def __str__(self) -> str:
-        return f"({self.low:g}, {self.high:g}{']' if self.closed else ')'}"
+        return f"lie in {self.brackets[0]}{self.low:g}, {self.high:g}{self.brackets[1]}"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whole numbers from `least` on."""
+
+    least: int
+
+    def __contains__(self, value: float) -> bool:
+        return float(value).is_integer() and value >= self.least
+
+    def __str__(self) -> str:
+        return f"be a whole number of at least {self.least}"
 
 
 class Rule:
@@ -93,7 +107,7 @@ class Rule:
     """Other names that are understood."""
     examples: ClassVar[tuple[str, ...]]
     """Values that people use, as they are written. Messages show the first; the tests check the laws at each."""
-    allowed: ClassVar[tuple[Interval, ...]]
+    allowed: ClassVar[tuple[Interval | Whole, ...]]
     """For each field, the values that it may have."""
     keeps_eos: ClassVar[bool] = False
     keeps_best: ClassVar[bool] = True
@@ -102,7 +116,7 @@ class Rule:
     def __post_init__(self) -> None:
         for field, value, allowed in zip(fields(self), self.values, self.allowed, strict=True):  # type: ignore[arg-type]
             if value not in allowed:
-                raise BadInput(f"{self.name}: {field.name} must lie in {allowed}, got {value}")
+                raise BadInput(f"{self.name}: {field.name} must {allowed}, got {value}")
 
     @classmethod
     def parse(cls: type[R], text: str) -> R:
@@ -111,7 +125,7 @@ class Rule:
         known = fields(cls)  # type: ignore[arg-type]
         least = sum(field.default is MISSING for field in known)
         if not least <= len(values) <= len(known):
-            needed = "a value" if len(known) == 1 else f"{len(known)} values"
+            needed = " or ".join(map(str, range(least, len(known) + 1))) + " values" if len(known) > 1 else "a value"
             raise BadInput(f"{cls.name} needs {needed}, as in '{cls.name}:{cls.examples[0]}'")
         return cls(*values)
 
@@ -132,11 +146,11 @@ class Rule:
 
     @property
     def sole(self) -> float:
-        """A token more probable than this is the only one kept; optional: 1 promises nothing."""
+        """A token more probable than this is the only one kept; optional: as for `certain`, too large is safe."""
         return 1.0
 
     def certain(self, vocab_size: int) -> float:
-        """A token more probable than this is kept; optional: 1 promises nothing."""
+        """A token more probable than this is kept; optional: 1 promises nothing, and too large a number is safe."""
         return 0.5 if self.keeps_best else 1.0
 
     def passes_on(self, log_odds: LogOdds, vocab_size: int, eos_count: int) -> LogOdds:
@@ -251,12 +265,8 @@ class TopK(SmallestSet):
 
     name = "top-k"
     examples = ("2", "4", "100")
+    allowed = (Whole(1),)
     k: float
-    """A whole number."""
-
-    def __post_init__(self) -> None:
-        if not float(self.k).is_integer() or self.k < 1:
-            raise BadInput(f"top-k: k must be a whole number of at least 1, got {self.k}")
 
     @property
     def few(self) -> int:
@@ -290,7 +300,7 @@ class Nucleus(SmallestSet):
     name = "nucleus"
     aliases = ("top-p",)
     examples = ("0.2", "0.4", "0.9")
-    allowed = (Interval(0, 1, closed=True),)
+    allowed = (Interval(0, 1, "(]"),)
     mu: float
 
     @property
@@ -344,7 +354,7 @@ class MinP(Threshold):
 
     name = "min-p"
     examples = ("0.1", "0.5")
-    allowed = (Interval(0, 1, closed=True),)
+    allowed = (Interval(0, 1, "(]"),)
     ratio: float
 
     @property
@@ -428,7 +438,7 @@ class TopH(SmallestSet):
 
     name = "top-h"
     examples = ("0.4", "0.9")
-    allowed = (Interval(0, 1, closed=True),)
+    allowed = (Interval(0, 1, "(]"),)
     keeps_last = False
     share: float
 

@@ -31,12 +31,10 @@ from eosin.decoding.floor import Floor
 from eosin.decoding.job import check_model, check_whole, to_decoder
 from eosin.devices import on_cpu, own_precision
 from eosin.errors import BadInput
-from eosin.log_odds import NO_PROMISE, LogOdds, Promise, get_promise, pass_on
+from eosin.log_odds import LAST_POWER, NO_PROMISE, LogOdds, Promise, get_promise, pass_on
 
 RARE = 1e-6
 """A survival below this is called rare."""
-LAST_POWER = 900
-"""Steps are searched up to 2^LAST_POWER, which covers every epsilon that makes sense."""
 PARTS = 1024
 """The number of parts into which a search divides an interval."""
 ONE_BY_ONE = 2**13
@@ -175,9 +173,8 @@ class EndingBounds:
 
     @classmethod
     def create(cls, model: Generative, decoder: str | Decoder) -> EndingBounds:
-        parsed = to_decoder(decoder)
         check_model(model)
-        parsed.check(model.vocab_size)
+        parsed = to_decoder(decoder, model.vocab_size)
         temperature = parsed.temperature if isinstance(parsed, Tempered) else 1.0
         return cls(parsed, temperature, get_promise(model, temperature), model.vocab_size, len(model.eos_ids))
 
@@ -256,7 +253,7 @@ class EndingBounds:
         """
         if self.first_possible is None:
             return None, None
-        starts = self.first_possible + BLOCK_STARTS
+        starts = float(self.first_possible) + BLOCK_STARTS  # the step may exceed 2^63
         log_hazard = log_softplus(self.bound_at(starts))
         widths = BLOCK_STARTS.diff(append=torch.tensor([math.inf], dtype=torch.float64))
         before = functional.pad((widths.log() + log_hazard)[:-1].logcumsumexp(0), (1, 0), value=-math.inf)
@@ -291,19 +288,24 @@ def choose_theorem(bounds: EndingBounds) -> str:
     return "Theorem 4.3" if bounds.decoder.rows_per_context > 1 else "Theorem 4.2"
 
 
+def format_step(step: int) -> str:
+    return f"{step:,}" if step < 10**MOST_DIGITS else f"10^{math.log10(step):.1f}"
+
+
 def explain(bounds: EndingBounds) -> Iterator[str]:
     """A certificate in sentences."""
     ends_by, (rare_after, log10_rare_after) = bounds.ends_by, bounds.rare_step
     eos = "p(eos)" if bounds.temperature == 1 else f"p(eos) at temperature {bounds.temperature:g}"
     if ends_by is not None:
-        yield f"Every decoding has ended by step {ends_by:,}."
+        yield f"Every decoding has ended by step {format_step(ends_by)}."
     if log10_rare_after is not None and (ends_by is None or rare_after != ends_by):
-        steps = f"{rare_after:,}" if rare_after else f"10^{log10_rare_after:.1f}"
+        steps = format_step(rare_after) if rare_after else f"10^{log10_rare_after:.1f}"
         yield f"Fewer than one decoding in a million goes on for more than {steps} steps."
     if log10_rare_after is not None and log10_rare_after > LOG10_FAR:
         yield "The bound is true, and mostly very far from what happens: `eosin audit` measures what happens."
     if not bounds.keeps_eos and bounds.first_possible is not None:
-        yield f"From step {bounds.first_possible:,} on it cannot pass over eos, for {eos} > {bounds.threshold:.2g}."
+        step = format_step(bounds.first_possible)
+        yield f"From step {step} on it cannot pass over eos, for {eos} > {bounds.threshold:.2g}."
     elif not bounds.keeps_eos:
         yield f"It can pass over eos while {eos} <= {bounds.threshold:.2g}; nothing rules out that it does so for ever."
     elif bounds.first_possible is None:

@@ -1,20 +1,10 @@
-"""Hugging Face: any causal language model audited, explained and fixed. transformers is imported here only."""
+"""Hugging Face: any causal language model audited, explained and fixed. transformers is imported here only.
 
-from __future__ import annotations
+Importing this package tells transformers of models with self-terminating heads, so that `from_pretrained` opens them.
+"""
 
-from importlib import import_module
-from typing import Any
+from eosin.hub.causal_lm import CausalLM
+from eosin.hub.generation import TerminationFloor, consistent
+from eosin.hub.heads import add_head
 
-_MODULES = {
-    "CausalLM": "eosin.hub.causal_lm",
-    "consistent": "eosin.hub.generation",
-    "TerminationFloor": "eosin.hub.generation",
-    "add_head": "eosin.hub.heads",
-}
-__all__ = list(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'eosin.hub' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_MODULES[name]), name)
+__all__ = ["CausalLM", "TerminationFloor", "add_head", "consistent"]

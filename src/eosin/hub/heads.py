@@ -34,7 +34,7 @@ from eosin.errors import BadInput
 from eosin.hub.endings import to_ids
 from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
 from eosin.logits import rewrite_eos
-from eosin.models.heads import build_head, keeps_softmax, resolve_head
+from eosin.models.heads import build_head, check_head, keeps_softmax, resolve_head
 
 IGNORED = -100
 """The label of a token that does not count."""
@@ -269,6 +269,7 @@ def add_head(
         eos_token_id=ids[0] if len(ids) == 1 else list(ids),
     )
     with_head = SelfTerminatingForCausalLM(config, model)
+    check_head(with_head.head)
     with_head.generation_config = copy.deepcopy(model.generation_config)
     with_head.generation_config.eos_token_id = config.eos_token_id
     with_head.generation_config.use_cache = True

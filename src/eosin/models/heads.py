@@ -16,6 +16,7 @@ after the context, t = 1, 2, ...; log-survival and memory are float64.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eosin.contracts import EosLogits, Head, HeadMemories, HeadMemory, LogSurvival, is_defined_together
+from eosin.errors import BadInput
 from eosin.settings import Table, build_kind, resolve_kind
 
 
@@ -86,7 +88,7 @@ class NonMonotonic(EpsilonHead):
         return steps * math.log1p(-self.epsilon) + functional.logsigmoid(-eos_logits.double()), steps
 
 
-HEADS: dict[str, type[Softmax] | type[SelfTerminating] | type[NonMonotonic]] = {
+HEADS: dict[str, Callable[..., Head]] = {
     "softmax": Softmax,
     "self-terminating": SelfTerminating,
     "non-monotonic": NonMonotonic,
@@ -97,6 +99,25 @@ ALIASES = {"st": "self-terminating", "nmst": "non-monotonic"}
 def keeps_softmax(head: object) -> bool:
     """Whether a head leaves p(eos) to the softmax at every step."""
     return is_defined_together(head, "keeps_softmax", "forward") and bool(getattr(head, "keeps_softmax", False))
+
+
+@torch.no_grad()
+def check_head(head: Head) -> None:
+    """Raise BadInput unless a head answers in the shapes of its contract. It is tried once, when a model is made."""
+    start = torch.zeros(2, *head.memory_shape, dtype=torch.float64)
+    log_survival, memories = head(torch.zeros(2, 3), start)
+    like = start.new_empty(2, 3, *head.memory_shape)
+    wanted = [None if log_survival is None else describe(like.new_empty(2, 3)), describe(like)]
+    got = [None if log_survival is None else describe(log_survival), describe(memories)]
+    if got != wanted:
+        raise BadInput(
+            f"the head {type(head).__name__} must answer (batch, time) and (batch, time, *memory_shape) in float64, "
+            f"here {wanted[0]} and {wanted[1]}; got {got[0]} and {got[1]}"
+        )
+
+
+def describe(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def resolve_head(settings: Table) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,14 +26,14 @@ from eosin.contracts import (
 from eosin.devices import exact_device, own_precision, to_float64
 from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
 from eosin.logits import Factored, Logits, Rewritten, log1mexp
-from eosin.models.heads import keeps_softmax
+from eosin.models.heads import check_head, keeps_softmax
 from eosin.models.loss import log_softmax_at
-from eosin.models.recurrent import GRU, LSTM, Recurrent, TanhRNN
+from eosin.models.recurrent import GRU, LSTM, TanhRNN
 from eosin.models.transformer import Transformer
 from eosin.states import PairState, TensorState
 
 BY_WEIGHTS = "p(eos) >= xi at every step, as hidden vectors and weights are bounded (Lemma 3.2)"
-CORES: dict[str, type[Recurrent] | type[Transformer]] = {
+CORES: dict[str, Callable[..., Core]] = {
     "tanh": TanhRNN,
     "lstm": LSTM,
     "gru": GRU,
@@ -67,6 +68,7 @@ class NeuralLM(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         nn.init.uniform_(self.output.weight, -0.1, 0.1)
         nn.init.zeros_(self.output.bias)
+        check_head(head)
 
     def start_as_torch(self) -> None:
         """Embedding and output as torch draws them by default: the former, and a tied matrix, from N(0, 1)."""

@@ -6,6 +6,7 @@ The arithmetic of a proof is on the CPU, wherever the model is: it consists of m
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from eosin.devices import own_precision, to_float64
 from eosin.proofs.expansion import Expansion
 from eosin.states import TensorState
 
+logger = logging.getLogger(__name__)
 ROUNDED = 1e-12
 """Part of a square: more than rounding in float64 can take from it."""
 NEARBY = 1e-2
@@ -24,6 +26,8 @@ NEARBY = 1e-2
 LOWER_WEIGHS = 4.0
 """The weight of a distance in the length of a vector, relative to the layer above. Upper layers amplify what happens
 below, and not the other way round, so cycles contract sooner in this length."""
+TRIED_ROWS, SAME = 4, 1e-6
+"""The states from which a formula is tried once, and how near it must come to the core in float64."""
 MEASURED_ROWS = 32
 """Steps whose rounding is measured; products of so many rows round as those of any larger batch do."""
 
@@ -33,7 +37,14 @@ def dynamics_of(model: object) -> Dynamics | None:
     if not (isinstance(model, HasStepFormula) and is_defined_together(model, "step_formula", "prefill", "step")):
         return None
     formula = model.step_formula()
-    return None if formula is None else Dynamics(formula)
+    if formula is None:
+        return None
+    dynamics = Dynamics(formula)
+    if not dynamics.is_step_of_core():
+        name = type(formula.core).__name__
+        logger.warning("%s.next_memory is not what its forward does: no loop is certified", name)
+        return None
+    return dynamics
 
 
 class Dynamics:
@@ -60,6 +71,24 @@ class Dynamics:
         self.weight_of_number = torch.tensor(self.weights, dtype=torch.float64, device="cpu").repeat_interleave(
             self.core.width
         )
+
+    @own_precision()
+    @torch.no_grad()
+    def is_step_of_core(self) -> bool:
+        """Whether the formula is what the core does, tried in float64 from a few states."""
+        generator = torch.Generator("cpu").manual_seed(0)
+        vectors = torch.randn(TRIED_ROWS, self.size, dtype=torch.float64, generator=generator, device="cpu")
+        vectors = vectors.to(self.weight.device)
+        parts = zip(vectors.chunk(self.parts, dim=1), self.weights, strict=True)
+        inputs = self.embedding[0].to(self.weight.device).double()
+        try:
+            before = TensorState(tuple(part / weight for part, weight in parts))
+            hidden, after = self.exact(inputs.repeat(TRIED_ROWS, 1, 1), before)
+            formula = torch.stack([self.advance(0, row) for row in vectors])
+            same_step = torch.allclose(self.weigh(after), formula, rtol=SAME, atol=SAME)
+            return same_step and torch.equal(hidden[:, 0], after.tensors[-self.per_layer])
+        except (RuntimeError, ValueError):
+            return False
 
     def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
         """The state after one more token."""

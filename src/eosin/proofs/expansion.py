@@ -9,9 +9,10 @@ together with a bound on what rounding adds where the same formula is computed i
 The length is in the 2-norm. Through a matrix it stays far shorter than what its coordinates, each at its worst, could
 add up to. Several radii are tried at once: they share the value and the jacobian, and each has its own remainder.
 
-It can be added, multiplied, mapped linearly and put through tanh and sigmoid, and what comes out is an expansion again:
-the remainder grows by what the second derivatives allow. So the formula of a recurrent cell, written once, gives the
-next state on numbers and its error bounds on expansions.
+It can be added, subtracted, multiplied, mapped linearly and put through tanh and sigmoid, also beside vectors and
+numbers that do not depend on the state. What comes out is an expansion again: the remainder grows by what the second
+derivatives allow. So the formula of a recurrent cell, written once, gives the next state on numbers and its error
+bounds on expansions.
 
 Rounding is bounded from the sizes of all that is added and multiplied, so terms that cancel count in full. With u the
 unit of the precision, a sum, a product, tanh and sigmoid err by u times a size at every step: that is proved. For the
@@ -75,6 +76,13 @@ class Expansion:
         jacobian = value.new_zeros(len(value), self.jacobian.shape[1])
         return Expansion(value, jacobian, exact, exact[0], self.radii, exact, self.unit)
 
+    def _to_expansion(self, other: Expansion | Tensor | float) -> Expansion:
+        """What stands beside this in a formula: another expansion, a vector, or a number."""
+        if isinstance(other, Expansion):
+            return other
+        value = other.detach() if isinstance(other, Tensor) else torch.full_like(self.value, other)
+        return self.constant(value.to(self.value).expand_as(self.value))
+
     def _with(self, value: Tensor, jacobian: Tensor, remainder: Tensor, length: Tensor, error: Tensor) -> Expansion:
         """Another expansion with the same radii; the two bounds on its remainder bound each other."""
         length = length.minimum(remainder.norm(dim=0)) * SLACK
@@ -100,9 +108,9 @@ class Expansion:
         """The largest distance of all coordinates together from their values."""
         return (norm_bound(self.jacobian) * self.radii + self.length) * SLACK
 
-    def __add__(self, other: Expansion | Tensor) -> Expansion:
-        if isinstance(other, Tensor):
-            return self.constant(other) + self
+    def __add__(self, other: Expansion | Tensor | float) -> Expansion:
+        if not isinstance(other, Expansion):
+            return self._to_expansion(other) + self
         terms = max(self.terms, other.terms)
         # the products of a matrix may be added one by one to what stands on the left
         added = self._with(
@@ -114,18 +122,36 @@ class Expansion:
         )
         return replace(added._after_rounding(), terms=terms)
 
-    def __radd__(self, other: Tensor) -> Expansion:
+    def __radd__(self, other: Tensor | float) -> Expansion:
         return self + other
 
-    def __sub__(self, other: Expansion) -> Expansion:
-        return self + other * -1.0
+    def __neg__(self) -> Expansion:
+        return self._scale(-1.0)
 
-    def __mul__(self, other: Expansion | float) -> Expansion:
-        if isinstance(other, float):
-            size, error = abs(other), self.error * abs(other)
-            return self._with(
-                self.value * other, self.jacobian * other, self.remainder * size, self.length * size, error
-            )
+    def __sub__(self, other: Expansion | Tensor | float) -> Expansion:
+        return self + -other
+
+    def __rsub__(self, other: Tensor | float) -> Expansion:
+        return -self + other
+
+    def _scale(self, factor: float) -> Expansion:
+        """Times a power of two, which rounds nothing."""
+        size = abs(factor)
+        return self._with(
+            self.value * factor,
+            self.jacobian * factor,
+            self.remainder * size,
+            self.length * size,
+            self.error * size,
+        )
+
+    def __mul__(self, other: Expansion | Tensor | float) -> Expansion:
+        if isinstance(other, float) and abs(math.frexp(other)[0]) == 0.5:
+            return self._scale(other)
+        if not isinstance(other, Expansion):
+            # the number may have been rounded, or computed from a parameter
+            constant = self._to_expansion(other)
+            other = replace(constant, error=UNITS * self.unit * constant.size)
         mine, others = self.value.abs()[:, None], other.value.abs()[:, None]
         both, at_most = bound_product(self.deviation, other.deviation, other.spread)
         multiplied = self._with(
@@ -136,6 +162,9 @@ class Expansion:
             self.size * other.error + other.size * self.error,
         )
         return multiplied._after_rounding()
+
+    def __rmul__(self, other: Tensor | float) -> Expansion:
+        return self * other
 
     def __getitem__(self, rows: slice) -> Expansion:
         return self._with(self.value[rows], self.jacobian[rows], self.remainder[rows], self.length, self.error[rows])

@@ -7,6 +7,7 @@ stand before the decoder. So audits of several models, context sets or limits ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from eosin.causes import Cause
 from eosin.errors import BadInput
@@ -189,6 +190,14 @@ def tabulate_histogram(records: Sequence[Record]) -> Table:
         rows.append((f"{start}" if stop == start + 1 else f"{start} to {stop - 1}", *shares))
     rows.append(("no end", *(to_percent(record.counts.ratio(longest)) for record in records)))
     return _tabulate_columns(records, Column("length", left=True), rows, "share of the contexts (%)")
+
+
+def tabulate_audit(records: Sequence[Record]) -> list[Table]:
+    """What an audit prints: the decoders and, if there are any, the loops."""
+    tables = [replace(tabulate_decoders(records), title="")]
+    if any(record.counts.loops for record in records):
+        tables.append(replace(tabulate_loops(records), title="loops"))
+    return tables
 
 
 MOST_LOOPS = 20

@@ -9,9 +9,11 @@ from typing import Any
 from eosin.records.signature import Signature
 from eosin.report.tables import Value
 
-LAST_RESORT = ("settings", "weights", "digest", "proofs", "device", "threads", "torch", "eosin")
+CODE = "code of the decoder"
+"""A digest of the code of a decoder that does not come with the package."""
+LAST_RESORT = (CODE, "settings", "weights", "digest", "proofs", "device", "threads", "torch", "eosin")
 """Facts of little use to people: shown only if nothing else distinguishes two records."""
-REWORDED = {"model", "run", "contexts", "contexts_from", "max_steps", "decoder", "shard", "estimator"}
+REWORDED = {"model", "run", "contexts", "contexts_from", "max_steps", "decoder", "shard", "estimator", "made_of"}
 
 
 def list_facts(signature: Signature) -> dict[str, Value]:
@@ -23,6 +25,7 @@ def list_facts(signature: Signature) -> dict[str, Value]:
         "weights": signature.model.weights,
         "digest": signature.contexts.digest,
         "estimator": "survival" if signature.estimates_survival else None,
+        CODE: ", ".join(signature.table.get("made_of", ())) or None,
         **{key: _simplify(value) for key, value in signature.table.items() if key not in REWORDED},
     }
     return {key: value for key, value in facts.items() if value is not None}
