@@ -201,7 +201,7 @@ def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "odd.jsonl").write_text('{"words": 3}')
     for arguments, said in (
         ([str(tmp_path / "empty")], "holds no model: it has no config.json"),
-        (["no/such-model-anywhere"], "is not a model that transformers can open"),
+        (["no/such-model-anywhere"], "there is no file or folder no/such-model-anywhere"),
         ([folder, "--train", str(tmp_path / "nothing")], "there is no file"),
         ([folder, "--train", str(tmp_path / "latin.txt")], "is not UTF-8"),
         ([folder, "--train", str(tmp_path / "odd.jsonl")], "is no example"),

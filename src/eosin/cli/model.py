@@ -17,7 +17,7 @@ from torch import Tensor
 from eosin.auditing.audit import is_steady_for
 from eosin.cli.numbers import whole_number
 from eosin.contracts import Decoder
-from eosin.data.prompts import read_texts
+from eosin.data.prompts import Prompt, read_prompts
 from eosin.data.sources import CONTEXTS
 from eosin.data.tokenizer import PAD_ID
 from eosin.decoding.job import Job, Prefixes, check_whole
@@ -37,7 +37,11 @@ MOST_RANDOM = 1_000_000
 SOURCES: dict[str, dict[str, Any]] = {
     "context": {"type": int, "metavar": "N", "help": "take context N, counted from 0 as in audits"},
     "prompt": {"metavar": "TEXT", "help": "continue this text"},
-    "prompts": {"type": Path, "metavar": "FILE", "help": "continue each line of a UTF-8 text file"},
+    "prompts": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "continue each line of a UTF-8 text file, or JSON lines with `prompt` or `messages`",
+    },
 }
 
 
@@ -49,7 +53,7 @@ class LoadedModel:
     model: Any
     tokenizer: Any
     """With `decode` and `spell`."""
-    encode_prompts: Callable[[Sequence[str]], Prefixes]
+    encode_prompts: Callable[[Sequence[Prompt]], Prefixes]
     stop: StopStrings | None
     run: Run | None = None
     """None of a model of Hugging Face."""
@@ -194,8 +198,11 @@ def parse_stop_strings(strings: Sequence[str], tokenizer: Any) -> StopStrings | 
     return StopStrings(tuple(strings), tokenizer.decode) if list(strings) not in ([], [""]) else None
 
 
-def encode_run_prompts(run: Run, command: str, texts: Sequence[str]) -> Prefixes:
+def encode_run_prompts(run: Run, command: str, given: Sequence[Prompt]) -> Prefixes:
     """Prompts as contexts of the run. Notes on standard error say what was lost."""
+    texts = [each for each in given if isinstance(each, str)]
+    if len(texts) < len(given):
+        raise BadInput(f"{run.folder} has no chat template for prompts with `messages`: give `prompt`")
     prompts = run.settings.encode_prompts(run.folder, texts)
     if prompts.unknown:
         sys.stderr.write(
@@ -220,7 +227,7 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
     if options.prompt is not None:
         return loaded.encode_prompts([options.prompt])
     if options.prompts is not None:
-        return loaded.encode_prompts(read_texts(options.prompts, "a prompt", count))
+        return loaded.encode_prompts(read_prompts(options.prompts, count))
     split = options.contexts or "test"
     if options.context is not None:
         return loaded.take_context(split, options.context, options.seed)

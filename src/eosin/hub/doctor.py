@@ -5,7 +5,6 @@ Each check is a function from `ModelFiles` to findings, listed in CHECKS.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
-from eosin.data.prompts import read_texts
+from eosin.data.prompts import Prompt, parse_messages, parse_text, read_entries
 from eosin.errors import BadInput
 from eosin.hub.endings import find_endings, find_turn_end, join_endings, to_ids
 from eosin.hub.loading import NO_TOKENIZER, Pretrained, explain_errors
@@ -91,13 +90,14 @@ def read_model_files(
     """Read everything but the weights. A hub id is read from the local cache, or downloaded."""
     model = Pretrained(folder, trust_remote_code)
     with explain_errors(folder):
-        config = AutoConfig.from_pretrained(model.place, **model.options)
+        base = model.base
+        config = AutoConfig.from_pretrained(base.place, **base.options)
     tokenizer = model.open_tokenizer()
     if tokenizer is None and trained_on is not None:
         raise BadInput(f"{folder} has {NO_TOKENIZER}, and {trained_on} cannot be read without them; leave out --train")
-    written = Path(model.place) / GENERATION
+    written = Path(base.place) / GENERATION
     try:
-        generation = GenerationConfig.from_pretrained(model.place)
+        generation = GenerationConfig.from_pretrained(base.place)
     except Exception as error:
         if written.is_file():
             raise BadInput(
@@ -109,21 +109,26 @@ def read_model_files(
 
 
 def read_examples(path: Path, tokenizer: Any) -> list[list[int]]:
-    """The first texts of a file, or its JSON lines with `text` or `messages`, tokenised as by a trainer."""
-    lines = read_texts(path, "an example", MOST_TEXTS)
-    return [encode_example(line, number, path, tokenizer) for number, line in enumerate(lines, 1)]
+    """The first texts of a file, tokenised as by a trainer."""
+    examples = read_entries(
+        path, "example (JSON lines: `text`, `messages`, or `prompt` and `completion`)", parse_example, MOST_TEXTS
+    )
+    return [encode_example(each, number, path, tokenizer) for number, each in enumerate(examples, 1)]
 
 
-def encode_example(line: str, number: int, path: Path, tokenizer: Any) -> list[int]:
-    if path.suffix not in (".json", ".jsonl"):
-        return tokenizer(line)["input_ids"]
+def parse_example(table: dict[str, Any]) -> Prompt:
+    if "completion" in table:
+        return parse_text(table["prompt"] + table["completion"])
+    return parse_messages(table["messages"]) if "messages" in table else parse_text(table["text"])
+
+
+def encode_example(example: Prompt, number: int, path: Path, tokenizer: Any) -> list[int]:
+    if isinstance(example, str):
+        return tokenizer(example)["input_ids"]
     try:
-        table = json.loads(line)
-        if "messages" in table:
-            return tokenizer.apply_chat_template(table["messages"], tokenize=True, return_dict=False)
-        return tokenizer(str(table["text"]))["input_ids"]
+        return tokenizer.apply_chat_template(example, tokenize=True, return_dict=False)
     except Exception as error:  # a template may raise anything
-        raise BadInput(f"line {number} of {path} is no example with `text` or `messages`: {error}") from error
+        raise BadInput(f"the chat template does not accept example {number} of {path}: {error}") from error
 
 
 # the checks
