@@ -31,12 +31,19 @@ def load(name: Path | str) -> NeuralLM | CausalLM:
 
 def open_run(name: Path | str) -> Run:
     """A run directory, or a bundled run by its name."""
-    bundled = BUNDLED_RUNS / str(name)
-    folder = bundled if not (Path(name) / CONFIG).is_file() and (bundled / CONFIG).is_file() else Path(name)
-    if not (folder / CONFIG).is_file():
-        is_hub_model = (folder / "config.json").is_file() or folder.suffix == ".gguf"
+    run = find_run(name)
+    if run is None:
+        is_hub_model = (Path(name) / "config.json").is_file() or Path(name).suffix == ".gguf"
         hint = f"say {HUB}{name} for a model of Hugging Face" if is_hub_model else "`eosin train` makes one"
         raise BadInput(f"{name} is not a run directory: it has no {CONFIG}; {hint}")
+    return run
+
+
+def find_run(name: Path | str) -> Run | None:
+    """A run directory, or a bundled run; None if nothing of this name is one."""
+    folder = next((each for each in (Path(name), BUNDLED_RUNS / str(name)) if (each / CONFIG).is_file()), None)
+    if folder is None:
+        return None
     table = read_config(folder)
     return Run(folder, table, parse_settings(table))
 

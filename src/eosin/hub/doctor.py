@@ -1,4 +1,4 @@
-"""Why a model may not stop: static checks of a model folder and of its training texts.
+"""Why a model may not stop: static checks of a model folder and of its training texts, or of a run.
 
 Each check is a function from `ModelFiles` to findings, listed in CHECKS.
 """
@@ -15,13 +15,17 @@ from transformers import AutoConfig, GenerationConfig
 
 from eosin.data.prompts import Prompt, parse_messages, parse_text, read_entries
 from eosin.errors import BadInput
-from eosin.hub.endings import find_endings, find_turn_end, join_endings, to_ids
+from eosin.guarantees.certificate import certify
+from eosin.hub.endings import encode_after_answer, find_endings, find_turn_end, join_endings, to_ids
 from eosin.hub.loading import NO_TOKENIZER, Pretrained, explain_errors
+from eosin.training.run import Run
 
 USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
 """What `generate` does where nothing is set."""
 GENERATION = "generation_config.json"
 NAME_AN_EOS = "set generation_config.eos_token_id to the token that ends the training texts"
+HEAVY_PENALTY = 1.2
+"""Models that stop well are published with 1.05 and 1.1."""
 MOST_TEXTS = 2000
 """Examples of a training set that are read."""
 
@@ -191,13 +195,27 @@ def find_unlisted_turn_end(files: ModelFiles) -> Iterator[Finding]:
         )
 
 
-def find_padding_as_eos(files: ModelFiles) -> Iterator[Finding]:
-    if files.pad_id is not None and files.pad_id in files.endings:
+def find_open_turn(files: ModelFiles) -> Iterator[Finding]:
+    if encode_after_answer(files.tokenizer) is not None and not find_turn_end(files.tokenizer):
         yield Finding(
-            f"the padding token is an eos: {files.spell([files.pad_id])}",
-            "a collator that masks padding (DataCollatorForLanguageModeling) masks every eos too: none is ever trained",
-            "give the tokenizer a padding token of its own, or build labels from the attention mask",
+            "the chat template writes no special token after an answer",
+            "a model that is trained on such texts never sees an answer end",
+            "end answers with eos_token in the template",
         )
+
+
+def find_padding_as_eos(files: ModelFiles) -> Iterator[Finding]:
+    """Wrong only if a training set shows harm: collators that mask by the attention mask do none."""
+    if files.pad_id is None or files.pad_id not in files.endings:
+        return
+    masked = sum(files.pad_id in ids[-2:] for ids in files.examples)
+    seen = f"; {masked:,} of {len(files.examples):,} examples end with it" if masked else ""
+    yield Finding(
+        f"the padding token is an eos: {files.spell([files.pad_id])}{seen}",
+        "a collator that masks padding (DataCollatorForLanguageModeling) masks this eos too, and it is never trained",
+        "if you fine-tune, give the tokenizer a padding token of its own, or build labels from the attention mask",
+        wrong=masked > 0,
+    )
 
 
 def find_untrained_eos(files: ModelFiles) -> Iterator[Finding]:
@@ -234,6 +252,7 @@ def find_penalised_eos(files: ModelFiles) -> Iterator[Finding]:
             f"repetition_penalty is {penalty}",
             "it lowers eos too, as soon as the prompt contains it: chat prompts do",
             "set it to 1.0, or use no_repeat_ngram_size or a penalty that leaves eos out",
+            wrong=penalty >= HEAVY_PENALTY,
         )
 
 
@@ -307,6 +326,7 @@ CHECKS: tuple[Callable[[ModelFiles], Iterator[Finding]], ...] = (
     find_disagreeing_eos,
     find_unknown_eos,
     find_unlisted_turn_end,
+    find_open_turn,
     find_padding_as_eos,
     find_untrained_eos,
     find_truncated_eos,
@@ -322,6 +342,26 @@ def examine(files: ModelFiles) -> list[Finding]:
     """All findings, wrong ones first."""
     found = [finding for check in CHECKS for finding in run_check(check, files)]
     return sorted(found, key=lambda finding: not finding.wrong)
+
+
+def examine_run(run: Run) -> list[Finding]:
+    """What there is to say about a run of `eosin train`, whose parts cannot disagree."""
+    (eos, *_), promise = run.model.eos_ids, certify(run.model, "greedy")
+    verdict = f"ends by step {promise.ends_by:,}" if promise.ends_by else f"may not end ({promise.theorem})"
+    return [
+        Finding(
+            f"eos is {eos} ({run.tokenizer.spell(eos)}): every training text ended with it, and decoding stops at it",
+            "a model of `eosin train` has one tokenizer and one configuration",
+            "nothing",
+            wrong=False,
+        ),
+        Finding(
+            f"greedy decoding {verdict}",
+            promise.explanation[0],
+            "eosin audit counts how often it does not end; a self-terminating head or a floor ends it",
+            wrong=False,
+        ),
+    ]
 
 
 def run_check(check: Callable[[ModelFiles], Iterator[Finding]], files: ModelFiles) -> list[Finding]:
