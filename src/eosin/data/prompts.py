@@ -86,10 +86,16 @@ def parse_entries(
 ) -> Iterator[Prompt]:
     for number, line in lines:
         try:
-            yield parse(json.loads(line))
+            yield parse(check_object(json.loads(line)))
         except (*MALFORMED, AttributeError) as error:
             said = f"it has no {error}" if isinstance(error, KeyError) else error
             raise BadInput(f"line {number} of {path} is no {what}: {said}") from error
+
+
+def check_object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"it is {json.dumps(value)[:30]}, not an object of JSON")
+    return value
 
 
 def parse_text(value: Any) -> Prompt:
