@@ -8,6 +8,7 @@ from typing import Any
 _MODULES = {
     "CausalLM": "eosin.hub.causal_lm",
     "consistent": "eosin.hub.generation",
+    "TerminationCallback": "eosin.hub.callback",
     "TerminationFloor": "eosin.hub.generation",
     "add_head": "eosin.hub.heads",
 }
