@@ -1,6 +1,7 @@
 """The verbs on a model of Hugging Face: a small one with random weights, in a folder as save_pretrained makes it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,27 @@ def test_messages_go_into_the_chat_template(folder: Path, prompts: Path, capsys:
         assert said in capsys.readouterr().err
 
 
+def test_the_usual_settings_are_those_of_the_model(folder: Path, prompts: Path, capsys: pytest.CaptureFixture[str]):
+    """Its own sampling, and what its window leaves; an audit is resumed with the same."""
+    for again in (False, True):
+        main(["audit", f"hf:{folder}", "--prompts", str(prompts), "--json"])
+        shown = capsys.readouterr()
+        assert list(json.loads(shown.out)) == ["greedy", "ancestral"]  # 50 tokens are more than the model has
+        assert "decoders greedy, ancestral;" in shown.err
+        assert "at most 60 tokens" in shown.err
+        (path,) = Path("audits").glob("*/*.jsonl")
+        assert len(list(read_records(path))) == 2, again
+    own = folder.parent / "own"
+    shutil.copytree(folder, own)
+    (own / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, "top_k": 5, "top_p": 0.8, "min_p": 0.1}))
+    main(["audit", f"hf:{own}", "--prompts", str(prompts), "--max-steps", "5", "--json"])
+    shown = capsys.readouterr()
+    assert list(json.loads(shown.out)) == ["greedy", "top-k-nucleus:5:0.8", "consistent-top-k-nucleus:5:0.8"]
+    assert "without min_p=0.1" in shown.err
+    main(["trace", f"hf:{folder}", "--prompt", "a", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["steps"]) <= 64
+
+
 @pytest.fixture
 def adapter(folder: Path, tmp_path: Path) -> Path:
     """An adapter of PEFT that changes the model, without a tokenizer."""
@@ -159,8 +181,13 @@ def test_nonsense_is_one_line(folder: Path, prompts: Path, tmp_path: Path, capsy
         (plain, [*some, "--eos", "2", "--chat"], "no chat template"),
         (folder, ["--max-steps", "10"], "comes without a corpus"),
         (folder, ["--prompts", str(tmp_path / "latin.txt"), "--max-steps", "10"], "is not UTF-8"),
-        (folder, ["--prompts", str(tmp_path / "long.txt"), "--max-steps", "10"], f"{POSITIONS} positions"),
-        (folder, ["--prompts", str(prompts), "--max-steps", "100"], "take at most 60 steps"),
+        (
+            folder,
+            ["--prompts", str(tmp_path / "long.txt"), "--decoders", "greedy", "--max-steps", "10"],
+            f"{POSITIONS} positions",
+        ),
+        (folder, ["--prompts", str(tmp_path / "long.txt"), "--decoders", "greedy"], f"{POSITIONS} positions"),
+        (folder, [*some, "--max-steps", "100"], "take at most 60 steps"),
     ):
         with pytest.raises(SystemExit) as end:
             main(["audit", f"hf:{model}", *more])

@@ -23,11 +23,20 @@ from eosin.auditing.logs import (
 )
 from eosin.bundled_runs import TWINS
 from eosin.cli.completions import write_completions
-from eosin.cli.model import LoadedModel, add_decoding_options, choose_prefixes, open_model, parse_decoders
+from eosin.cli.model import (
+    LoadedModel,
+    add_decoding_options,
+    choose_max_steps,
+    choose_prefixes,
+    open_model,
+    parse_decoders,
+)
 from eosin.cli.numbers import real_number, whole_number
 from eosin.cli.progress import count_events
+from eosin.contracts import Decoder
 from eosin.errors import BadInput
 from eosin.events import Event
+from eosin.loading import import_hub
 from eosin.proofs.saved_cycles import cycles_path
 from eosin.records.statistics import Estimate, Ratio
 from eosin.report.audits import tabulate_decoders, tabulate_loops
@@ -64,7 +73,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--decoders",
         "--decoder",
         metavar="LIST",
-        help="comma-separated decoders (default: the paper's eight; for demo five)",
+        help="comma-separated decoders (default: the paper's eight; demo: five; hf: models: greedy, the sampling of "
+        "the generation config, and its eos-keeping form)",
     )
     add("--count", type=whole_number(1), metavar="N", help=f"how many contexts (default: all; demo: {DEMO_COUNT})")
     add("--pool", type=int, metavar="N", help="rows decoded at a time (default: 1024; hf: models 64)")
@@ -103,8 +113,8 @@ def run(options: argparse.Namespace) -> None:
         raise BadInput(f"--field is for logs ({LOG}FILE), and {options.model} is a model: leave it out")
     is_demo = options.model in TWINS
     names = TWINS.get(options.model, (options.model,))
-    if options.decoders is None:
-        options.decoders = DEMO_DECODERS if is_demo else PAPER_DECODERS
+    if options.decoders is None and is_demo:
+        options.decoders = DEMO_DECODERS
     if options.count is None and is_demo and options.prompts is None:
         options.count = DEMO_COUNT
     audits: dict[str, Audit] = {}
@@ -123,9 +133,9 @@ def run(options: argparse.Namespace) -> None:
 
 def run_log(options: argparse.Namespace) -> None:
     """Audit generations that are there already."""
-    for key in ("decoders", "prompts", "contexts", "count", "pool", "out", "completions", "survival"):
+    for key in ("decoders", "prompts", "contexts", "count", "max_steps", "pool", "out", "completions", "survival"):
         if vars(options)[key] not in (None, False):
-            raise BadInput(f"--{key} decides a decoding, and a log has its generations: leave it out")
+            raise BadInput(f"--{key.replace('_', '-')} decides a decoding, and a log has its generations: leave it out")
     found = audit_log(Path(options.model.removeprefix(LOG)), options.field)
     shares = {model: measure_unended(causes) for model, causes in found.causes.items()}
     if options.json:
@@ -166,9 +176,11 @@ def rename_files(options: argparse.Namespace, name: str) -> argparse.Namespace:
 
 def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     """An audit of a model, and the file of its records."""
-    decoders = parse_decoders(options.decoders)
+    given = None if options.decoders is None else parse_decoders(options.decoders)
     loaded = open_model(name, options)
     prefixes = choose_prefixes(loaded, options, options.count)
+    decoders = given or choose_decoders(loaded)
+    options.max_steps = choose_max_steps(loaded, prefixes, options)
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
     if options.completions and resolve_path(options.completions) in map(resolve_path, (out, cycles_path(out))):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
@@ -201,6 +213,18 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"finished shards are in {out}; the same command continues") from None
     return result, out
+
+
+def choose_decoders(loaded: LoadedModel) -> Sequence[Decoder]:
+    """Those of the paper, or of the model's own generation config; notes say which, and what they leave out."""
+    if not loaded.decoders:
+        return parse_decoders(PAPER_DECODERS)
+    ignored = list(import_hub("sampling").list_ignored(loaded.model.model.generation_config))
+    left_out = f"; without {', '.join(ignored)} of the generation config" if ignored else ""
+    sys.stderr.write(
+        f"eosin audit: decoders {', '.join(map(str, loaded.decoders))}{left_out}; --decoders changes that\n"
+    )
+    return loaded.decoders
 
 
 def name_contexts(options: argparse.Namespace) -> str:

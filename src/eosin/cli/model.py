@@ -20,7 +20,7 @@ from eosin.contracts import Decoder
 from eosin.data.prompts import Prompt, read_prompts
 from eosin.data.sources import CONTEXTS
 from eosin.data.tokenizer import PAD_ID
-from eosin.decoding.job import Job, Prefixes, check_whole
+from eosin.decoding.job import Job, Prefixes, check_whole, window_of
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.stopping import StopStrings
 from eosin.devices import PRECISIONS, choose_device
@@ -32,6 +32,8 @@ from eosin.storage.files import HUB
 from eosin.training.run import Run
 
 DTYPES = {**PRECISIONS, "float64": torch.float64}
+MAX_STEPS, MAX_HUB_STEPS = 1500, 1000
+"""The longest completions where no limit is given."""
 MOST_RANDOM = 1_000_000
 """Random contexts are drawn from the first one on, so there has to be a last one."""
 SOURCES: dict[str, dict[str, Any]] = {
@@ -57,6 +59,8 @@ class LoadedModel:
     stop: StopStrings | None
     run: Run | None = None
     """None of a model of Hugging Face."""
+    decoders: tuple[Decoder, ...] = ()
+    """Those of the model's own generation config, if it has one."""
 
     @property
     def dtype(self) -> str:
@@ -120,7 +124,7 @@ def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None
     hub.add_argument(
         "--prompt-tokens", type=whole_number(1), metavar="N", help="read only the first N tokens of each prompt"
     )
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    add("--device", help="cpu, cuda, cuda:1, ... or auto (default: cpu; hf: models an accelerator where there is one)")
     add(
         "--stop",
         action="append",
@@ -128,7 +132,12 @@ def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None
         metavar="STRING",
         help="end a completion at this string; may be repeated (default: those of the generation config; '' for none)",
     )
-    add("--max-steps", type=int, default=1500, metavar="L", help="longest completion (default: 1500)")
+    add(
+        "--max-steps",
+        type=int,
+        metavar="L",
+        help=f"longest completion (default: {MAX_STEPS}; hf: models what their window leaves, at most {MAX_HUB_STEPS})",
+    )
     add("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
     add("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
     add("--contexts", choices=CONTEXTS, help="take contexts from this part of the corpus (default: test)")
@@ -162,7 +171,8 @@ def parse_one_decoder(text: str) -> Decoder:
 def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
     """The model that a command names. Commands that do not decode lack some of the options."""
     given = {"device": "cpu", "stop": [], "chat": False, "prompt_tokens": None, **vars(options)}
-    device, dtype = choose_device(given["device"]), DTYPES.get(options.dtype)
+    device = choose_device(given["device"] or ("auto" if name.startswith(HUB) else "cpu"))
+    dtype = DTYPES.get(options.dtype)
     if name.startswith(HUB):
         return open_hub_model(name, given, device, dtype)
     for option in ("eos", "trust_remote_code", "chat", "prompt_tokens"):
@@ -190,6 +200,7 @@ def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype
         tokenizer=tokenizer,
         encode_prompts=lambda texts: tokenizer.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
         stop=parse_stop_strings(given["stop"] or model.stop_strings, tokenizer),
+        decoders=tuple(import_hub("sampling").decoders_of(model.model.generation_config, model.vocab_size)),
     )
 
 
@@ -232,6 +243,21 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
     if options.context is not None:
         return loaded.take_context(split, options.context, options.seed)
     return loaded.take_contexts(split, count, options.seed)
+
+
+def choose_max_steps(loaded: LoadedModel, prefixes: Prefixes, options: argparse.Namespace) -> int:
+    """The limit that is given, or the usual one. A note on standard error says the one of a model of Hugging Face."""
+    if options.max_steps is not None:
+        return options.max_steps
+    if not loaded.name.startswith(HUB):
+        return MAX_STEPS
+    window = window_of(loaded.model)
+    left = MAX_HUB_STEPS if window is None else window - max(map(len, prefixes)) + 1
+    if left < 1:
+        return 1  # too much for the window, as decoding will say
+    steps = min(MAX_HUB_STEPS, left)
+    sys.stderr.write(f"eosin {options.command}: a completion has at most {steps:,} tokens; --max-steps changes that\n")
+    return steps
 
 
 def create_prover(job: Job, decoder: Decoder, options: argparse.Namespace) -> Prover | None:

@@ -18,9 +18,10 @@ from eosin.errors import BadInput
 from eosin.guarantees.certificate import certify
 from eosin.hub.endings import encode_after_answer, find_endings, find_turn_end, join_endings, to_ids
 from eosin.hub.loading import NO_TOKENIZER, Pretrained, explain_errors
+from eosin.hub.sampling import USUAL_TOP_K
 from eosin.training.run import Run
 
-USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
+USUAL_NEW_TOKENS = 20
 """What `generate` does where nothing is set."""
 GENERATION = "generation_config.json"
 NAME_AN_EOS = "set generation_config.eos_token_id to the token that ends the training texts"
