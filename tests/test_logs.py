@@ -135,6 +135,14 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "50.00 (9.45 to 90.55)" in shown
 
 
+def test_what_a_filter_cut_is_not_in_the_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    cut, ended = respond(choice(ENDED, "content_filter")), respond(choice(ENDED, "stop"))
+    for lines, ratio in (([cut, ended, respond(choice(LOOP, "length"))], 0.5), ([cut], None)):
+        assert run("audit", write_log(tmp_path / "log.jsonl", *lines), "--json") == 0
+        (found,) = json.loads(capsys.readouterr().out).values()
+        assert (found["ratio"] and found["ratio"]["value"]) == ratio
+
+
 def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     good = {"text": ENDED}
     (tmp_path / "broken.jsonl").write_text(f'{json.dumps(good)}\n\n{{"text": "a\n')

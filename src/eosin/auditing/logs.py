@@ -241,10 +241,11 @@ def label_generation(generation: Generation) -> str:
 
 
 def measure_unended(causes: Counter[str]) -> Ratio | None:
-    """The share that did not end; None if the log does not say how each generation ended."""
-    if any(label.startswith(Cause.UNKNOWN) for label in causes):
+    """The share that did not end, of those that no filter cut; None if the log does not say how each of them ended."""
+    uncut = causes.total() - causes[Cause.FILTER]
+    if not uncut or any(label.startswith(Cause.UNKNOWN) for label in causes):
         return None
-    return Ratio(sum(count for label, count in causes.items() if label in NOT_ENDED), causes.total())
+    return Ratio(sum(count for label, count in causes.items() if label in NOT_ENDED), uncut)
 
 
 def measure_looping(causes: Counter[str]) -> Ratio:

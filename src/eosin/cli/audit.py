@@ -179,7 +179,7 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     given = None if options.decoders is None else parse_decoders(options.decoders)
     loaded = open_model(name, options)
     prefixes = choose_prefixes(loaded, options, options.count)
-    decoders = given or choose_decoders(loaded)
+    decoders = choose_decoders(loaded) if given is None else given
     options.max_steps = choose_max_steps(loaded, prefixes, options)
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
     if options.completions and resolve_path(options.completions) in map(resolve_path, (out, cycles_path(out))):
