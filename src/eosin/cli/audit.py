@@ -43,11 +43,12 @@ from eosin.report.audits import tabulate_decoders, tabulate_loops
 from eosin.report.tables import render_text
 from eosin.storage.files import resolve_path
 
-DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records are written as
-shards of contexts finish. The same command prints them again, and resumes an audit that is not finished. `demo` (a
-tanh-RNN) and `demo-lstm` are small models that come with Eosin; each is audited with its self-terminating twin.
-MODEL may also be log: and a file of generations: completions of Eosin, responses of OpenAI-compatible servers, samples
-of lm-evaluation-harness, logs of Inspect, or JSON lines with a text. Nothing is decoded then.
+DESCRIPTION = """MODEL is the directory of a trained run, hf: and a model of Hugging Face, or py:FILE:FUNCTION.
+Records are written as shards of contexts finish. The same command prints them again, and resumes an audit that is
+not finished. `demo` (a tanh-RNN) and `demo-lstm` are small models that come with Eosin; each is audited with its
+self-terminating twin. MODEL may also be log: and a file of generations: completions of Eosin, responses of
+OpenAI-compatible servers, samples of lm-evaluation-harness, logs of Inspect, or JSON lines with a text. Nothing is
+decoded then.
 
 examples:
   eosin audit demo
@@ -55,6 +56,7 @@ examples:
   eosin audit runs/lstm --decoders greedy --contexts random --count 2000 --max-steps 500
   eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01 --fail-on upper
   eosin audit hf:my-model --prompts prompts.txt --decoders greedy,nucleus:0.9 --max-steps 500
+  eosin audit py:my_model.py:load --prompts prompts.txt --decoders greedy,nucleus:0.9
   eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival
   eosin audit log:generations.jsonl"""
 
@@ -184,7 +186,7 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
     if options.completions and resolve_path(options.completions) in map(resolve_path, (out, cycles_path(out))):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
-    about = {**loaded.describe(), "contexts_from": name_contexts(options), "dtype": loaded.dtype}
+    about = {**loaded.describe(), "contexts_from": name_contexts(options), **loaded.describe_precision()}
     with (
         count_events("completion", len(prefixes) * len(decoders)) as progress,
         write_completions(options.completions, out, loaded.tokenizer) as writer,
@@ -235,7 +237,7 @@ def name_contexts(options: argparse.Namespace) -> str:
 
 
 def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -> str:
-    parts = [name_contexts(options), count, options.max_steps, options.seed, loaded.dtype]
+    parts = [name_contexts(options), count, options.max_steps, options.seed, *loaded.describe_precision().values()]
     how = ["survival"] * options.survival + ["no-proofs"] * (options.no_proofs and not options.survival)
     return "-".join(map(str, [*parts, *how])) + ".jsonl"
 
