@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from members import DECODERS, MODELS, VOCAB, Specimen, crossed, fits, neural, prefixes
 
@@ -18,10 +18,10 @@ import eosin
 from eosin.auditing import audit as run
 from eosin.auditing.tally import count_ngrams
 from eosin.causes import Cause
-from eosin.decoding.loops import PERIODS, SHORTEST, find_tail
+from eosin.decoding.loops import LONG, NGRAM, PERIODS, SHORTEST, WINDOW, find_tail, measure_novelty, name_loop
 from eosin.errors import BadInput
 from eosin.events import Event, Stopped
-from eosin.proofs.constructions import Coin, Repeater
+from eosin.proofs.constructions import Coin, Repeater, Script
 from eosin.records.record import read_records
 
 
@@ -144,11 +144,11 @@ def test_every_decoder_can_be_audited(spec: str):
 
 def periods_by_definition(tokens: list[int]):
     """Every way in which the end of a list repeats, shortest period first."""
-    for period in range(1, len(tokens) // PERIODS + 1):
+    for period in range(1, len(tokens)):
         onset = len(tokens) - period
         while onset > 0 and tokens[onset - 1] == tokens[onset - 1 + period]:
             onset -= 1
-        if len(tokens) - onset >= max(PERIODS * period, SHORTEST):
+        if len(tokens) - onset >= max(min(PERIODS * period, 2 * period + LONG), SHORTEST):
             yield onset + 1, period
 
 
@@ -158,6 +158,58 @@ def test_a_find_tail_is_the_one_of_the_definition(head: list[int], cycle: list[i
     expected = next(periods_by_definition(tokens), None)
     found = find_tail(np.array(tokens, dtype=np.int64))
     assert (found and (found.onset, found.period)) == expected
+
+
+@pytest.mark.parametrize("period", [100, 128, 129, 300, 5_000])
+def test_a_period_may_be_long(period: int):
+    """From 128 tokens on, two turns and 128 tokens are enough."""
+    turn = np.random.default_rng(period).integers(0, 50_000, period)
+    tokens = np.concatenate([[-1], np.resize(turn, min(3 * period, 2 * period + LONG))])
+    found = find_tail(tokens)
+    assert found is not None
+    assert (found.onset, found.period) == (2, period)
+    assert find_tail(tokens[:-1]) is None
+
+
+def write_template(phrases: int, tokens: int) -> np.ndarray:
+    """Phrases of twenty tokens in random order."""
+    generator = np.random.default_rng(0)
+    known = generator.integers(0, 50_000, (phrases, 20))
+    return known[generator.integers(0, phrases, tokens // 20)].flatten()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (np.resize(np.arange(400), 2_000), Cause.LOOPING),
+        (write_template(6, 4_000), Cause.TEMPLATED),
+        (write_template(6, WINDOW - 20), None),
+        (write_template(10_000, 4_000), None),
+    ],
+    ids=["loop", "template", "too short", "different phrases"],
+)
+def test_a_loop_has_a_name(tokens: np.ndarray, expected: Cause | None):
+    assert name_loop(tokens) is expected
+
+
+@given(st.lists(st.integers(0, 3), min_size=WINDOW, max_size=WINDOW + 20), st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_novelty_by_definition(tokens: list[int], repeats: int):
+    tokens = tokens * repeats
+    grams = [tuple(tokens[i : i + NGRAM]) for i in range(len(tokens) - NGRAM + 1)]
+    last = range(max(0, len(grams) - WINDOW), len(grams))
+    seen: set[tuple[int, ...]] = set(grams[: last.start])
+    new = sum(grams[i] not in seen and not seen.add(grams[i]) for i in last)
+    assert measure_novelty(np.array(tokens)) == new / len(last)
+
+
+def test_an_audit_counts_templated_loops():
+    """The toy says its phrases in an order that does not come back."""
+    tokens = write_template(6, 4_000).tolist()
+    ids = {token: place for place, token in enumerate(dict.fromkeys(tokens), 1)}
+    said = [ids[token] for token in tokens]
+    audit = eosin.audit(Script([said], len(ids) + 1), [[0]], ["greedy"], max_steps=len(said))
+    assert audit.by_decoder["greedy"].counts.causes == {Cause.TEMPLATED: 1}
 
 
 def test_a_loop_is_proved_or_seen():

@@ -259,7 +259,7 @@ BAD_DECODE = {
     "so many prompts": (["--prompt", "a", "--count", "2"], "word", "--count is for contexts of the corpus"),
     "no file": (["--prompts", "nowhere.txt"], "word", "No such file"),
     "not UTF-8": (["--prompts", "latin.txt"], "word", "latin.txt is not UTF-8 text"),
-    "an empty file": (["--prompts", "blank.txt"], "word", "blank.txt is empty: it should have a prompt on every line"),
+    "an empty file": (["--prompts", "blank.txt"], "word", "blank.txt is empty: it should have one prompt"),
     "pad in a file": (["--prompts", "pad.txt"], "word", "line 2 of the prompts contains '<pad>'"),
     "out to nowhere": (["--out", "nowhere/a.jsonl"], "word", "cannot be written"),
     "two sources": (["--prompt", "a", "--prompts", "b"], "word", "not allowed with argument"),

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,12 @@ def with_generation(**settings: object) -> ModelFiles:
     return healthy(generation=transformers.GenerationConfig(**{"eos_token_id": 2, "max_new_tokens": 50, **settings}))
 
 
+def with_template(template: str) -> Any:
+    made = tokenizer()
+    made.chat_template = template
+    return made
+
+
 FAULTS = {
     "find_missing_tokenizer": healthy(tokenizer=None),
     "find_missing_eos": healthy(
@@ -34,6 +41,7 @@ FAULTS = {
     "find_disagreeing_eos": with_generation(eos_token_id=4),
     "find_unknown_eos": with_generation(eos_token_id=[2, 99]),
     "find_unlisted_turn_end": healthy(tokenizer=tokenizer(chat=True)),
+    "find_open_turn": healthy(tokenizer=with_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")),
     "find_padding_as_eos": healthy(tokenizer=tokenizer(pad_token="</s>")),
     "find_untrained_eos": healthy(examples=[[7, 9], [9, 10], [7, 2]]),
     "find_truncated_eos": healthy(examples=[[7, 9, 9, 9, 2]] * 3, max_length=3),
@@ -74,6 +82,35 @@ def test_a_healthy_model_has_nothing_wrong():
     assert not any(finding.wrong for finding in examine(healthy()))
 
 
+@pytest.mark.parametrize(
+    ("files", "wrong"),
+    [
+        (healthy(tokenizer=tokenizer(pad_token="</s>")), False),
+        (healthy(tokenizer=tokenizer(pad_token="</s>"), examples=[[7, 9]]), False),
+        (healthy(tokenizer=tokenizer(pad_token="</s>"), examples=[[7, 2], [9, 10]]), True),
+        (healthy(examples=[[7, 2], [9, 2]]), None),
+    ],
+)
+def test_padding_as_eos_is_wrong_where_a_training_set_shows_harm(files: ModelFiles, wrong: bool | None):
+    found = [finding for finding in examine(files) if "padding" in finding.what]
+    assert [finding.wrong for finding in found] == ([] if wrong is None else [wrong])
+
+
+def test_a_light_penalty_is_a_note():
+    assert examine(with_generation(repetition_penalty=1.2))[0].wrong
+    assert not any(finding.wrong for finding in examine(with_generation(repetition_penalty=1.1)))
+
+
+@pytest.mark.parametrize(("name", "said"), [("demo", "may not end"), ("demo-st", "ends by step 693")])
+def test_a_run_has_nothing_wrong(name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(["doctor", name])
+    assert f"greedy decoding {said}" in capsys.readouterr().out
+    (tmp_path / "train.txt").write_text("a b\n")
+    with pytest.raises(SystemExit):
+        main(["doctor", name, "--train", str(tmp_path / "train.txt")])
+    assert "leave it out" in capsys.readouterr().err
+
+
 def test_long_minima_are_wrong_and_short_ones_worth_knowing():
     assert examine(with_generation(min_new_tokens=100))[0].wrong
     assert not any(finding.wrong for finding in examine(with_generation(min_new_tokens=5)))
@@ -100,9 +137,10 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 def test_a_training_set_is_read(tmp_path: Path):
     folder = saved(tmp_path / "model", healthy(tokenizer=tokenizer(chat=True, adds_eos=False)))
     lines = [{"text": "a b </s>"}, {"text": "a"}, {"messages": [{"role": "user", "content": "a"}]}]
+    lines += [{"prompt": "a", "completion": " b"}]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
     files = read_model_files(str(folder), tmp_path / "train.jsonl")
-    assert [ids[-1] for ids in files.examples] == [2, 9, 4]
+    assert [ids[-1] for ids in files.examples] == [2, 9, 4, 10]
     (tmp_path / "train.txt").write_text("a b\nb\n")
     assert len(read_model_files(str(folder), tmp_path / "train.txt").examples) == 2
 
@@ -198,13 +236,15 @@ def test_nonsense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     folder = str(saved(tmp_path / "model", healthy()))
     (tmp_path / "empty").mkdir()
     (tmp_path / "latin.txt").write_bytes(b"\xe4\xf6")
+    (tmp_path / "blank.jsonl").write_text('{"text": "a"}\n{"text": ""}\n')
     (tmp_path / "odd.jsonl").write_text('{"words": 3}')
     for arguments, said in (
         ([str(tmp_path / "empty")], "holds no model: it has no config.json"),
-        (["no/such-model-anywhere"], "is not a model that transformers can open"),
+        (["no/such-model-anywhere"], "there is no file or folder no/such-model-anywhere"),
         ([folder, "--train", str(tmp_path / "nothing")], "there is no file"),
         ([folder, "--train", str(tmp_path / "latin.txt")], "is not UTF-8"),
         ([folder, "--train", str(tmp_path / "odd.jsonl")], "is no example"),
+        ([folder, "--train", str(tmp_path / "blank.jsonl")], "line 2"),
         ([folder, "--max-length", "0"], "at least 1"),
     ):
         with pytest.raises(SystemExit) as end:

@@ -1,10 +1,12 @@
 """The verbs on a model of Hugging Face: a small one with random weights, in a folder as save_pretrained makes it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 transformers = pytest.importorskip("transformers")
 from tokenizers_made_up import WORDS, tokenizer  # noqa: E402
@@ -72,6 +74,94 @@ def test_trace_certify_and_chat(folder: Path, prompts: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["prefix"] == "hello a"
 
 
+def test_messages_go_into_the_chat_template(folder: Path, prompts: Path, capsys: pytest.CaptureFixture[str]):
+    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "b"}]
+    lines = [{"messages": [*turns, turns[0]]}, {"prompt": "hello a"}]
+    Path("prompts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    main(["decode", f"hf:{folder}", "--prompts", "prompts.jsonl", "--max-steps", "5", "--json"])
+    chat, text = [json.loads(line)["prefix"] for line in capsys.readouterr().out.splitlines()]
+    assert chat.count("<|im_start|>") == 3
+    assert text == "hello a"
+    for model, said in (("demo", "has no chat template"), (f"hf:{folder}", "does not accept messages of nobody")):
+        Path("odd.jsonl").write_text(json.dumps({"messages": [{"role": "nobody", "content": "a"}]}))
+        with pytest.raises(SystemExit):
+            main(["decode", model, "--prompts", "odd.jsonl", "--max-steps", "5"])
+        assert said in capsys.readouterr().err
+
+
+def test_the_usual_settings_are_those_of_the_model(folder: Path, prompts: Path, capsys: pytest.CaptureFixture[str]):
+    """Its own sampling, and what its window leaves; an audit is resumed with the same."""
+    for again in (False, True):
+        main(["audit", f"hf:{folder}", "--prompts", str(prompts), "--json"])
+        shown = capsys.readouterr()
+        assert list(json.loads(shown.out)) == ["greedy", "ancestral"]  # 50 tokens are more than the model has
+        assert "decoders greedy, ancestral;" in shown.err
+        assert "at most 60 tokens" in shown.err
+        (path,) = Path("audits").glob("*/*.jsonl")
+        assert len(list(read_records(path))) == 2, again
+    own = folder.parent / "own"
+    shutil.copytree(folder, own)
+    (own / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, "top_k": 5, "top_p": 0.8, "min_p": 0.1}))
+    main(["audit", f"hf:{own}", "--prompts", str(prompts), "--max-steps", "5", "--json"])
+    shown = capsys.readouterr()
+    assert list(json.loads(shown.out)) == ["greedy", "top-k-nucleus:5:0.8", "consistent-top-k-nucleus:5:0.8"]
+    assert "without min_p=0.1" in shown.err
+    main(["trace", f"hf:{folder}", "--prompt", "a", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["steps"]) <= 64
+
+
+@pytest.fixture
+def adapter(folder: Path, tmp_path: Path) -> Path:
+    """An adapter of PEFT that changes the model, without a tokenizer."""
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        adapted = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(folder), settings)
+    adapted.save_pretrained(tmp_path / "adapter")
+    torch.save(adapted.eval()(torch.tensor([[5, 9, 10]])).logits.detach(), tmp_path / "logits.pt")
+    return tmp_path / "adapter"
+
+
+def test_an_adapter_is_a_model(folder: Path, adapter: Path, prompts: Path, capsys: pytest.CaptureFixture[str]):
+    logits = eosin.load(f"hf:{adapter}").model(torch.tensor([[5, 9, 10]])).logits
+    assert_close(logits, torch.load(adapter.parent / "logits.pt"))
+    assert (logits - eosin.load(f"hf:{folder}").model(torch.tensor([[5, 9, 10]])).logits).abs().max() > 0.1
+    main(["audit", f"hf:{adapter}", "--prompts", str(prompts), "--max-steps", "5", "--decoders", "greedy", "--json"])
+    assert json.loads(capsys.readouterr().out)["greedy"]["contexts"] == 4
+    with pytest.raises(SystemExit) as end:  # no eos is wrong with the chat template
+        main(["doctor", str(adapter)])
+    assert end.value.code == 1
+    assert "<|im_end|>" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_size": 32}, "an adapter of another base"),
+        ({"num_hidden_layers": 2}, "an adapter of another base"),
+        (None, "which cannot be opened: there is no file or folder"),
+    ],
+)
+def test_an_adapter_of_another_base_is_one_line(
+    change: dict[str, int] | None, said: str, folder: Path, adapter: Path, capsys: pytest.CaptureFixture[str]
+):
+    other = adapter.parent / "other"
+    if change is not None:
+        config = transformers.AutoConfig.from_pretrained(folder)
+        config.update(change)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(other)
+        tokenizer(adds_eos=False, chat=True).save_pretrained(other)
+    settings = adapter / "adapter_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "base_model_name_or_path": str(other)}))
+    with pytest.raises(SystemExit) as end:
+        main(["decode", f"hf:{adapter}", "--prompt", "a", "--max-steps", "5"])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
 def test_nonsense_is_one_line(folder: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "empty").mkdir()
     (tmp_path / "latin.txt").write_bytes(b"\xe4 \xf6\n")
@@ -91,8 +181,13 @@ def test_nonsense_is_one_line(folder: Path, prompts: Path, tmp_path: Path, capsy
         (plain, [*some, "--eos", "2", "--chat"], "no chat template"),
         (folder, ["--max-steps", "10"], "comes without a corpus"),
         (folder, ["--prompts", str(tmp_path / "latin.txt"), "--max-steps", "10"], "is not UTF-8"),
-        (folder, ["--prompts", str(tmp_path / "long.txt"), "--max-steps", "10"], f"{POSITIONS} positions"),
-        (folder, ["--prompts", str(prompts), "--max-steps", "100"], "take at most 60 steps"),
+        (
+            folder,
+            ["--prompts", str(tmp_path / "long.txt"), "--decoders", "greedy", "--max-steps", "10"],
+            f"{POSITIONS} positions",
+        ),
+        (folder, ["--prompts", str(tmp_path / "long.txt"), "--decoders", "greedy"], f"{POSITIONS} positions"),
+        (folder, [*some, "--max-steps", "100"], "take at most 60 steps"),
     ):
         with pytest.raises(SystemExit) as end:
             main(["audit", f"hf:{model}", *more])

@@ -96,8 +96,7 @@ def test_doctor_and_audit(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     found = json.loads(capsys.readouterr().out)
     assert found["greedy"]["contexts"] == 4
     assert found["greedy"]["ratio"] > 0.5
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "smollm2", "--json"])
+    main(["doctor", "smollm2", "--json"])
     checks = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 1
-    assert any("padding token is an eos" in finding["what"] for finding in checks["findings"])
+    (padding,) = [finding for finding in checks["findings"] if "padding token is an eos" in finding["what"]]
+    assert not padding["wrong"]

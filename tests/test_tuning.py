@@ -354,7 +354,7 @@ def test_nonsense_is_one_line(place: Path, corpus: Corpus, tmp_path: Path):
                 if "pretrained" in changes
                 else _with(place, changes)
             )
-    with pytest.raises(BadInput, match="not a model that transformers can open"):
+    with pytest.raises(BadInput, match="there is no file or folder"):
         settings(place, pretrained={"model": str(tmp_path / "nothing")}).base.build()
     for section in ("data", "pretrained", "training", "head"):
         with pytest.raises(BadInput, match="must be a section"):

@@ -7,7 +7,10 @@ import transformers
 from tokenizers import models, pre_tokenizers, processors
 
 WORDS = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "user", "assistant", "hello", "xyzzy", "a", "b", "<unk>"]
-TEMPLATE = "{% for m in messages %}{{ '<|im_start|> ' + m['role'] + ' ' + m['content'] + ' <|im_end|>' }}{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'nobody' %}{{ raise_exception('who?') }}{% endif %}"
+    "{{ '<|im_start|> ' + m['role'] + ' ' + m['content'] + ' <|im_end|>' }}{% endfor %}"
+)
 
 
 def tokenizer(adds_eos: bool = True, chat: bool = False, **special: str):

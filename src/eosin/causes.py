@@ -8,12 +8,20 @@ from enum import StrEnum
 class Cause(StrEnum):
     EOS = "eos"
     STOP = "stop string"
+    STOPPED = "eos or stop string"
+    """By itself, and a log does not say how."""
     PROVED = "proved infinite"
     LOOPING = "looping"
     """Met the limit in a loop that nothing was proved about."""
+    TEMPLATED = "templated loop"
+    """Met the limit while it repeated phrases in changing order."""
     LIMIT = "limit"
+    FILTER = "filter"
+    """Ended by a filter of contents."""
+    UNKNOWN = "unknown"
+    """A log does not say."""
 
     @property
     def ends(self) -> bool:
         """Whether decoding ended by itself."""
-        return self in (Cause.EOS, Cause.STOP)
+        return self in (Cause.EOS, Cause.STOP, Cause.STOPPED)

@@ -40,10 +40,17 @@ def load(name: Path | str, device: str = "auto") -> NeuralLM | CausalLM | Genera
 
 def open_run(name: Path | str) -> Run:
     """A run directory, or a bundled run by its name."""
-    bundled = BUNDLED_RUNS / str(name)
-    folder = bundled if not (Path(name) / CONFIG).is_file() and (bundled / CONFIG).is_file() else Path(name)
-    if not (folder / CONFIG).is_file():
-        raise BadInput(f"{name} is not a run directory: it has no {CONFIG}; {suggest_spelling(folder)}")
+    run = find_run(name)
+    if run is None:
+        raise BadInput(f"{name} is not a run directory: it has no {CONFIG}; {suggest_spelling(Path(name))}")
+    return run
+
+
+def find_run(name: Path | str) -> Run | None:
+    """A run directory, or a bundled run; None if nothing of this name is one."""
+    folder = next((each for each in (Path(name), BUNDLED_RUNS / str(name)) if (each / CONFIG).is_file()), None)
+    if folder is None:
+        return None
     table = read_config(folder)
     return Run(folder, table, parse_settings(table))
 

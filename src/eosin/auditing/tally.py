@@ -10,7 +10,7 @@ from jaxtyping import Int
 from msgspec import structs
 
 from eosin.causes import Cause
-from eosin.decoding.loops import Tail, extend, find_tail, rotate_cycle, tail_of
+from eosin.decoding.loops import Tail, extend, find_tail, name_loop, rotate_cycle, tail_of
 from eosin.outcome import Completion
 from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, StepSummary, Unended, Weights, add_weights
 
@@ -50,9 +50,10 @@ class Tally:
             return completion.cause
         tokens = extend(completion.tokens.numpy(), completion.proof)
         cause = completion.cause
+        if cause is Cause.LIMIT:
+            cause = name_loop(tokens) or cause
         tail = tail_of(completion)
         if tail is not None:
-            cause = Cause.LOOPING if cause is Cause.LIMIT else cause
             self._add_loop(completion, tail, tokens)
         self.unended[completion.index - self.start] = not cause.ends
         self.causes[cause] += 1

@@ -6,19 +6,38 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eosin.auditing.audit import Audit, audit
+from eosin.auditing.logs import (
+    LOG,
+    audit_log,
+    measure_looping,
+    measure_unended,
+    tabulate_log,
+    tabulate_log_loops,
+)
 from eosin.bundled_runs import TWINS
 from eosin.cli.completions import write_completions
-from eosin.cli.model import LoadedModel, add_decoding_options, choose_prefixes, open_model, parse_decoders
+from eosin.cli.model import (
+    LoadedModel,
+    add_decoding_options,
+    choose_max_steps,
+    choose_prefixes,
+    open_model,
+    parse_decoders,
+)
 from eosin.cli.numbers import real_number, whole_number
 from eosin.cli.progress import count_events
+from eosin.contracts import Decoder
 from eosin.errors import BadInput
 from eosin.events import Event
+from eosin.loading import import_hub
 from eosin.proofs.saved_cycles import cycles_path
+from eosin.records.statistics import Estimate, Ratio
 from eosin.report.audits import tabulate_audit
 from eosin.report.tables import render_text
 from eosin.storage.files import resolve_path
@@ -26,7 +45,9 @@ from eosin.storage.files import resolve_path
 DESCRIPTION = """MODEL is the directory of a trained run, hf: and a model of Hugging Face, or py:FILE:FUNCTION.
 Records are written as shards of contexts finish. The same command prints them again, and resumes an audit that is
 not finished. `demo` (a tanh-RNN) and `demo-lstm` are small models that come with Eosin; each is audited with its
-self-terminating twin.
+self-terminating twin. MODEL may also be log: and a file of generations: completions of Eosin, responses of
+OpenAI-compatible servers, samples of lm-evaluation-harness, logs of Inspect, or JSON lines with a text. Nothing is
+decoded then.
 
 examples:
   eosin audit demo
@@ -35,11 +56,13 @@ examples:
   eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01 --fail-on upper
   eosin audit hf:my-model --prompts prompts.txt --decoders greedy,nucleus:0.9 --max-steps 500
   eosin audit py:my_model.py:load --prompts prompts.txt --decoders greedy,nucleus:0.9
-  eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival"""
+  eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival
+  eosin audit log:generations.jsonl"""
 
 PAPER_DECODERS = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
 DEMO_DECODERS, DEMO_COUNT = "ancestral,greedy,beam:2,stop=first,nucleus:0.2,consistent-nucleus:0.2", 300
 """The usual decoders and contexts for a bundled model: seconds, not minutes."""
+NO_REASON = "not ended: the log does not say how each generation ended"
 FILE_OPTIONS = ("out", "completions")
 FAIL_ON = {"ratio": "r_L", "lower": "the lower end of the 95% interval", "upper": "the upper end of the 95% interval"}
 
@@ -51,10 +74,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--decoders",
         "--decoder",
         metavar="LIST",
-        help="comma-separated decoders (default: the paper's eight; for demo five)",
+        help="comma-separated decoders (default: the paper's eight; demo: five; hf: models: greedy, the sampling of "
+        "the generation config, and its eos-keeping form)",
     )
     add("--count", type=whole_number(1), metavar="N", help=f"how many contexts (default: all; demo: {DEMO_COUNT})")
     add("--pool", type=int, metavar="N", help="rows decoded at a time (default: 1024; hf: models 64)")
+    add("--field", metavar="NAME", help=f"of {LOG}FILE: the field with the text, as in a.b.0 (default: known names)")
     add("--out", type=Path, metavar="FILE", help="file of records (default: a name in audits/)")
     add(
         "--completions",
@@ -82,10 +107,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     check_options(options)
+    if options.model.startswith(LOG):
+        run_log(options)
+        return
+    if options.field is not None:
+        raise BadInput(f"--field is for logs ({LOG}FILE), and {options.model} is a model: leave it out")
     is_demo = options.model in TWINS
     names = TWINS.get(options.model, (options.model,))
-    if options.decoders is None:
-        options.decoders = DEMO_DECODERS if is_demo else PAPER_DECODERS
+    if options.decoders is None and is_demo:
+        options.decoders = DEMO_DECODERS
     if options.count is None and is_demo and options.prompts is None:
         options.count = DEMO_COUNT
     audits: dict[str, Audit] = {}
@@ -98,10 +128,35 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(tables if is_demo else tables[options.model]))
     else:
         print(format_audits(list(audits.values()), files))
-    failures = list(find_failures(audits, options)) if options.fail_above is not None else []
-    sys.stderr.write("".join(f"eosin audit: {failure}\n" for failure in failures))
-    if failures:
-        sys.exit(1)
+    if options.fail_above is not None:
+        exit_on_failures(list(find_failures({name: list_ratios(each) for name, each in audits.items()}, options)))
+
+
+def run_log(options: argparse.Namespace) -> None:
+    """Audit generations that are there already."""
+    for key in ("decoders", "prompts", "contexts", "count", "max_steps", "pool", "out", "completions", "survival"):
+        if vars(options)[key] not in (None, False):
+            raise BadInput(f"--{key.replace('_', '-')} decides a decoding, and a log has its generations: leave it out")
+    found = audit_log(Path(options.model.removeprefix(LOG)), options.field)
+    shares = {model: measure_unended(causes) for model, causes in found.causes.items()}
+    if options.json:
+        print(json.dumps({model: log_to_json(causes) for model, causes in found.causes.items()}))
+    else:
+        loops = ["", render_text(tabulate_log_loops(found))] if found.loops else []
+        unknown = [NO_REASON] if None in shares.values() else []
+        print("\n".join([render_text(tabulate_log(found)), *unknown, *loops]))
+    if options.fail_above is None:
+        return
+    if None in shares.values():
+        raise BadInput("--fail-above needs to know how each generation ended, and this log does not say")
+    exit_on_failures(list(find_failures({model: {"log": share} for model, share in shares.items() if share}, options)))
+
+
+def log_to_json(causes: Counter[str]) -> dict[str, Any]:
+    """For machines."""
+    shares = {"ratio": measure_unended(causes), "looping": measure_looping(causes)}
+    known = {name: share and {"value": share.value, "interval": share.interval()} for name, share in shares.items()}
+    return {"generations": causes.total(), "causes": causes, **known}
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -122,9 +177,11 @@ def rename_files(options: argparse.Namespace, name: str) -> argparse.Namespace:
 
 def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     """An audit of a model, and the file of its records."""
-    decoders = parse_decoders(options.decoders)
+    given = None if options.decoders is None else parse_decoders(options.decoders)
     loaded = open_model(name, options)
     prefixes = choose_prefixes(loaded, options, options.count)
+    decoders = choose_decoders(loaded) if given is None else given
+    options.max_steps = choose_max_steps(loaded, prefixes, options)
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
     if options.completions and resolve_path(options.completions) in map(resolve_path, (out, cycles_path(out))):
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
@@ -157,6 +214,18 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"finished shards are in {out}; the same command continues") from None
     return result, out
+
+
+def choose_decoders(loaded: LoadedModel) -> Sequence[Decoder]:
+    """Those of the paper, or of the model's own generation config; notes say which, and what they leave out."""
+    if not loaded.decoders:
+        return parse_decoders(PAPER_DECODERS)
+    ignored = list(import_hub("sampling").list_ignored(loaded.model.model.generation_config))
+    left_out = f"; without {', '.join(ignored)} of the generation config" if ignored else ""
+    sys.stderr.write(
+        f"eosin audit: decoders {', '.join(map(str, loaded.decoders))}{left_out}; --decoders changes that\n"
+    )
+    return loaded.decoders
 
 
 def name_contexts(options: argparse.Namespace) -> str:
@@ -203,12 +272,22 @@ def audit_to_json(result: Audit) -> dict[str, dict[str, Any]]:
     }
 
 
-def find_failures(audits: dict[str, Audit], options: argparse.Namespace) -> Iterator[str]:
+def list_ratios(result: Audit) -> dict[str, Ratio | Estimate]:
+    return {decoder: record.ratio for decoder, record in result.by_decoder.items()}
+
+
+def find_failures(ratios: Mapping[str, Mapping[str, Ratio | Estimate]], options: argparse.Namespace) -> Iterator[str]:
     """A sentence for each decoder of each model that is above the limit."""
     limit, key = options.fail_above, options.fail_on or "ratio"
-    for name, result in audits.items():
-        for decoder, record in result.by_decoder.items():
-            low, high = record.ratio.interval()
-            value = {"ratio": record.ratio.value, "lower": low, "upper": high}[key]
+    for name, by_decoder in ratios.items():
+        for decoder, ratio in by_decoder.items():
+            low, high = ratio.interval()
+            value = {"ratio": ratio.value, "lower": low, "upper": high}[key]
             if value > limit:
                 yield f"{name}, {decoder}: {FAIL_ON[key]} is {value:.4g}, above {limit:g} by {value - limit:.2g}"
+
+
+def exit_on_failures(failures: Sequence[str]) -> None:
+    sys.stderr.write("".join(f"eosin audit: {failure}\n" for failure in failures))
+    if failures:
+        sys.exit(1)

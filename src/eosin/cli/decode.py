@@ -16,6 +16,7 @@ from eosin.cli.model import (
     LoadedModel,
     add_decoder_option,
     add_decoding_options,
+    choose_max_steps,
     choose_prefixes,
     create_prover,
     open_model,
@@ -95,6 +96,7 @@ def decode_model(name: str, options: argparse.Namespace) -> Decoding:
     loaded = open_model(name, options)
     in_corpus = options.prompt is None and options.prompts is None
     prefixes = choose_prefixes(loaded, options, COUNT if options.count is None and in_corpus else options.count)
+    options.max_steps = choose_max_steps(loaded, prefixes, options)
     numbers = None if options.context is None else [options.context]
     how: dict[str, Any] = {"max_steps": options.max_steps, "seed": options.seed, "stop": loaded.stop}
     job = Job.create(loaded.model, prefixes, indices=numbers, **how)

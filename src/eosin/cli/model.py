@@ -17,10 +17,10 @@ from torch import Tensor
 from eosin.auditing.audit import is_steady_for
 from eosin.cli.numbers import DEVICE_HELP, whole_number
 from eosin.contracts import Decoder, Movable, Words
-from eosin.data.prompts import read_texts
+from eosin.data.prompts import Prompt, read_prompts
 from eosin.data.sources import CONTEXTS
 from eosin.data.tokenizer import PAD_ID
-from eosin.decoding.job import Job, Prefixes, check_whole
+from eosin.decoding.job import Job, Prefixes, check_whole, window_of
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.stopping import StopStrings
 from eosin.devices import PRECISIONS, Network, choose_device, has_float64
@@ -33,6 +33,8 @@ from eosin.storage.files import HUB, OWN
 from eosin.training.run import Run
 
 DTYPES = {**PRECISIONS, "float64": torch.float64}
+MAX_STEPS, MAX_HUB_STEPS = 1500, 1000
+"""The longest completions where no limit is given."""
 MOST_RANDOM = 1_000_000
 """Random contexts are drawn from the first one on, so there has to be a last one."""
 MODELS = (
@@ -42,7 +44,11 @@ MODELS = (
 SOURCES: dict[str, dict[str, Any]] = {
     "context": {"type": int, "metavar": "N", "help": "take context N, counted from 0 as in audits"},
     "prompt": {"metavar": "TEXT", "help": "continue this text"},
-    "prompts": {"type": Path, "metavar": "FILE", "help": "continue each line of a UTF-8 text file"},
+    "prompts": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "continue each line of a UTF-8 text file, or JSON lines with `prompt` or `messages`",
+    },
 }
 
 
@@ -54,12 +60,14 @@ class LoadedModel:
     model: Any
     tokenizer: Any
     """With `decode` and `spell`."""
-    encode_prompts: Callable[[Sequence[str]], Prefixes]
+    encode_prompts: Callable[[Sequence[Prompt]], Prefixes]
     stop: StopStrings | None
     run: Run | None = None
     """None of a model of Hugging Face or of the user's own."""
     origin: dict[str, str] = field(default_factory=dict)
     """The file and the function of a model of the user's own."""
+    decoders: tuple[Decoder, ...] = ()
+    """Those of the model's own generation config, if it has one."""
 
     def describe_precision(self) -> dict[str, str]:
         """The part of a signature that says the precision of the weights; none for a model without parameters."""
@@ -131,7 +139,12 @@ def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None
         metavar="STRING",
         help="end a completion at this string; may be repeated (default: those of the generation config; '' for none)",
     )
-    add("--max-steps", type=int, default=1500, metavar="L", help="longest completion (default: 1500)")
+    add(
+        "--max-steps",
+        type=int,
+        metavar="L",
+        help=f"longest completion (default: {MAX_STEPS}; hf: models what their window leaves, at most {MAX_HUB_STEPS})",
+    )
     add("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
     add("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
     add("--contexts", choices=CONTEXTS, help="take contexts from this part of the corpus (default: test)")
@@ -195,6 +208,7 @@ def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype
         tokenizer=tokenizer,
         encode_prompts=lambda texts: tokenizer.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
         stop=parse_stop_strings(given["stop"] or model.stop_strings, tokenizer),
+        decoders=tuple(import_hub("sampling").decoders_of(model.model.generation_config, model.vocab_size)),
     )
 
 
@@ -226,8 +240,8 @@ class Tokens:
     def spell(self, token: int) -> str:
         return self.words.decode([token])
 
-    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self._encode(text) for text in texts]
+    def encode_prompts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        return [self._encode(text) for text in check_texts(prompts)]
 
     def _encode(self, text: str) -> list[int]:
         try:
@@ -251,8 +265,17 @@ def parse_stop_strings(strings: Sequence[str], tokenizer: Any) -> StopStrings | 
     return StopStrings(tuple(strings), tokenizer.decode) if list(strings) not in ([], [""]) else None
 
 
-def encode_run_prompts(run: Run, command: str, texts: Sequence[str]) -> Prefixes:
+def check_texts(prompts: Sequence[Prompt]) -> list[str]:
+    """Prompts for a model without a chat template."""
+    texts = [each for each in prompts if isinstance(each, str)]
+    if len(texts) < len(prompts):
+        raise BadInput("this model has no chat template for prompts with `messages`: give `prompt`")
+    return texts
+
+
+def encode_run_prompts(run: Run, command: str, given: Sequence[Prompt]) -> Prefixes:
     """Prompts as contexts of the run. Notes on standard error say what was lost."""
+    texts = check_texts(given)
     prompts = run.settings.encode_prompts(run.folder, texts)
     if prompts.unknown:
         sys.stderr.write(
@@ -277,11 +300,26 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
     if options.prompt is not None:
         return loaded.encode_prompts([options.prompt])
     if options.prompts is not None:
-        return loaded.encode_prompts(read_texts(options.prompts, "a prompt", count))
+        return loaded.encode_prompts(read_prompts(options.prompts, count))
     split = options.contexts or "test"
     if options.context is not None:
         return loaded.take_context(split, options.context, options.seed)
     return loaded.take_contexts(split, count, options.seed)
+
+
+def choose_max_steps(loaded: LoadedModel, prefixes: Prefixes, options: argparse.Namespace) -> int:
+    """The limit that is given, or the usual one. A note on standard error says the one of a model of Hugging Face."""
+    if options.max_steps is not None:
+        return options.max_steps
+    if not loaded.name.startswith(HUB):
+        return MAX_STEPS
+    window = window_of(loaded.model)
+    left = MAX_HUB_STEPS if window is None else window - max(map(len, prefixes)) + 1
+    if left < 1:
+        return 1  # too much for the window, as decoding will say
+    steps = min(MAX_HUB_STEPS, left)
+    sys.stderr.write(f"eosin {options.command}: a completion has at most {steps:,} tokens; --max-steps changes that\n")
+    return steps
 
 
 def create_prover(job: Job, decoder: Decoder, options: argparse.Namespace) -> Prover | None:

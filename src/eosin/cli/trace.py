@@ -16,6 +16,7 @@ from eosin.cli.completions import describe_loop
 from eosin.cli.model import (
     add_decoder_option,
     add_decoding_options,
+    choose_max_steps,
     choose_prefixes,
     create_prover,
     open_model,
@@ -77,6 +78,7 @@ def run(options: argparse.Namespace) -> None:
     loaded = open_model(options.model, options)
     decoder.check(loaded.model.vocab_size)
     prefixes = choose_prefixes(loaded, options, None)
+    options.max_steps = choose_max_steps(loaded, prefixes, options)
     how: dict[str, Any] = {"max_steps": options.max_steps, "seed": options.seed, "stop": loaded.stop}
     job = Job.create(loaded.model, prefixes, **how)
     with count_events("step", 2 * options.max_steps) as watch:  # the context is decoded, and then replayed

@@ -1,4 +1,4 @@
-"""Loops at the end of a completion: its tail repeats. That a tail repeats does not prove that it always will."""
+"""Loops at the end of a completion: its tail repeats, or its phrases do. That does not prove that it always will."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
+from eosin.causes import Cause
 from eosin.outcome import Completion, Proof
 
-LONGEST_PERIOD = 256
 PERIODS = 3
 """How often a tail must repeat to be called a loop."""
+LONG = 128
+"""How many tokens of a third turn are enough."""
 SHORTEST = 24
 """How many tokens a loop must have. Three equal words are no loop, and samplers repeat short phrases by chance."""
+AGAIN = 16
+"""How many tokens at the end of every loop have come before: the least of what remains of it without its first turn."""
+NGRAM, WINDOW = 8, 1000
+LEAST_NEW = 0.02
+"""A text is a templated loop if fewer of the n-grams of its last WINDOW tokens are new."""
 FOLLOWED = 8
 """How many tokens a proved loop is followed for, beyond two turns."""
 
@@ -31,14 +38,33 @@ class Tail:
 
 
 def find_tail(tokens: TokenArray) -> Tail | None:
-    """The tail with the shortest period that repeats at least PERIODS times, as far back as it goes."""
-    for period in range(1, min(LONGEST_PERIOD, len(tokens) // PERIODS) + 1):
-        if tokens[-1] != tokens[-1 - period]:
-            continue
+    """The tail with the shortest period that repeats often enough, as far back as it goes. No period is too long."""
+    if len(tokens) < SHORTEST:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, AGAIN)
+    for period in (1 + np.flatnonzero((windows[-2::-1] == windows[-1]).all(1))).tolist():
         onset = find_onset(tokens, period)
-        if len(tokens) - onset + 1 >= max(PERIODS * period, SHORTEST):
+        if len(tokens) - onset + 1 >= max(min(PERIODS * period, 2 * period + LONG), SHORTEST):
             return Tail(onset, period)
     return None
+
+
+def measure_novelty(tokens: TokenArray) -> float | None:
+    """The share of n-grams of the last tokens that occur nowhere before; None of fewer than WINDOW tokens."""
+    if len(tokens) < WINDOW:
+        return None
+    grams = np.lib.stride_tricks.sliding_window_view(tokens, NGRAM)
+    firsts = np.unique(grams, axis=0, return_index=True)[1]
+    start = max(0, len(grams) - WINDOW)
+    return float((firsts >= start).sum() / (len(grams) - start))
+
+
+def name_loop(tokens: TokenArray) -> Cause | None:
+    """What kind of loop the tokens end in, if any: their tail repeats, or phrases that came before do in any order."""
+    if find_tail(tokens) is not None:
+        return Cause.LOOPING
+    novelty = measure_novelty(tokens)
+    return Cause.TEMPLATED if novelty is not None and novelty < LEAST_NEW else None
 
 
 def find_onset(tokens: TokenArray, period: int) -> int:

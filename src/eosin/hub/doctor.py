@@ -1,11 +1,10 @@
-"""Why a model may not stop: static checks of a model folder and of its training texts.
+"""Why a model may not stop: static checks of a model folder and of its training texts, or of a run.
 
 Each check is a function from `ModelFiles` to findings, listed in CHECKS.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,15 +13,20 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
-from eosin.data.prompts import read_texts
+from eosin.data.prompts import Prompt, parse_messages, parse_text, read_entries
 from eosin.errors import BadInput
-from eosin.hub.endings import find_endings, find_turn_end, join_endings, to_ids
+from eosin.guarantees.certificate import certify
+from eosin.hub.endings import encode_after_answer, find_endings, find_turn_end, join_endings, to_ids
 from eosin.hub.loading import NO_TOKENIZER, Pretrained, explain_errors
+from eosin.hub.sampling import USUAL_TOP_K
+from eosin.training.run import Run
 
-USUAL_TOP_K, USUAL_NEW_TOKENS = 50, 20
+USUAL_NEW_TOKENS = 20
 """What `generate` does where nothing is set."""
 GENERATION = "generation_config.json"
 NAME_AN_EOS = "set generation_config.eos_token_id to the token that ends the training texts"
+HEAVY_PENALTY = 1.2
+"""Models that stop well are published with 1.05 and 1.1."""
 MOST_TEXTS = 2000
 """Examples of a training set that are read."""
 
@@ -91,13 +95,14 @@ def read_model_files(
     """Read everything but the weights. A hub id is read from the local cache, or downloaded."""
     model = Pretrained(folder, trust_remote_code)
     with explain_errors(folder):
-        config = AutoConfig.from_pretrained(model.place, **model.options)
+        base = model.base
+        config = AutoConfig.from_pretrained(base.place, **base.options)
     tokenizer = model.open_tokenizer()
     if tokenizer is None and trained_on is not None:
         raise BadInput(f"{folder} has {NO_TOKENIZER}, and {trained_on} cannot be read without them; leave out --train")
-    written = Path(model.place) / GENERATION
+    written = Path(base.place) / GENERATION
     try:
-        generation = GenerationConfig.from_pretrained(model.place)
+        generation = GenerationConfig.from_pretrained(base.place)
     except Exception as error:
         if written.is_file():
             raise BadInput(
@@ -109,21 +114,26 @@ def read_model_files(
 
 
 def read_examples(path: Path, tokenizer: Any) -> list[list[int]]:
-    """The first texts of a file, or its JSON lines with `text` or `messages`, tokenised as by a trainer."""
-    lines = read_texts(path, "an example", MOST_TEXTS)
-    return [encode_example(line, number, path, tokenizer) for number, line in enumerate(lines, 1)]
+    """The first texts of a file, tokenised as by a trainer."""
+    examples = read_entries(
+        path, "example (JSON lines: `text`, `messages`, or `prompt` and `completion`)", parse_example, MOST_TEXTS
+    )
+    return [encode_example(each, number, path, tokenizer) for number, each in enumerate(examples, 1)]
 
 
-def encode_example(line: str, number: int, path: Path, tokenizer: Any) -> list[int]:
-    if path.suffix not in (".json", ".jsonl"):
-        return tokenizer(line)["input_ids"]
+def parse_example(table: dict[str, Any]) -> Prompt:
+    if "completion" in table:
+        return parse_text(table["prompt"] + table["completion"])
+    return parse_messages(table["messages"]) if "messages" in table else parse_text(table["text"])
+
+
+def encode_example(example: Prompt, number: int, path: Path, tokenizer: Any) -> list[int]:
+    if isinstance(example, str):
+        return tokenizer(example)["input_ids"]
     try:
-        table = json.loads(line)
-        if "messages" in table:
-            return tokenizer.apply_chat_template(table["messages"], tokenize=True, return_dict=False)
-        return tokenizer(str(table["text"]))["input_ids"]
+        return tokenizer.apply_chat_template(example, tokenize=True, return_dict=False)
     except Exception as error:  # a template may raise anything
-        raise BadInput(f"line {number} of {path} is no example with `text` or `messages`: {error}") from error
+        raise BadInput(f"the chat template does not accept example {number} of {path}: {error}") from error
 
 
 # the checks
@@ -186,13 +196,27 @@ def find_unlisted_turn_end(files: ModelFiles) -> Iterator[Finding]:
         )
 
 
-def find_padding_as_eos(files: ModelFiles) -> Iterator[Finding]:
-    if files.pad_id is not None and files.pad_id in files.endings:
+def find_open_turn(files: ModelFiles) -> Iterator[Finding]:
+    if encode_after_answer(files.tokenizer) is not None and not find_turn_end(files.tokenizer):
         yield Finding(
-            f"the padding token is an eos: {files.spell([files.pad_id])}",
-            "a collator that masks padding (DataCollatorForLanguageModeling) masks every eos too: none is ever trained",
-            "give the tokenizer a padding token of its own, or build labels from the attention mask",
+            "the chat template writes no special token after an answer",
+            "a model that is trained on such texts never sees an answer end",
+            "end answers with eos_token in the template",
         )
+
+
+def find_padding_as_eos(files: ModelFiles) -> Iterator[Finding]:
+    """Wrong only if a training set shows harm: collators that mask by the attention mask do none."""
+    if files.pad_id is None or files.pad_id not in files.endings:
+        return
+    masked = sum(files.pad_id in ids[-2:] for ids in files.examples)
+    seen = f"; {masked:,} of {len(files.examples):,} examples end with it" if masked else ""
+    yield Finding(
+        f"the padding token is an eos: {files.spell([files.pad_id])}{seen}",
+        "a collator that masks padding (DataCollatorForLanguageModeling) masks this eos too, and it is never trained",
+        "if you fine-tune, give the tokenizer a padding token of its own, or build labels from the attention mask",
+        wrong=masked > 0,
+    )
 
 
 def find_untrained_eos(files: ModelFiles) -> Iterator[Finding]:
@@ -229,6 +253,7 @@ def find_penalised_eos(files: ModelFiles) -> Iterator[Finding]:
             f"repetition_penalty is {penalty}",
             "it lowers eos too, as soon as the prompt contains it: chat prompts do",
             "set it to 1.0, or use no_repeat_ngram_size or a penalty that leaves eos out",
+            wrong=penalty >= HEAVY_PENALTY,
         )
 
 
@@ -302,6 +327,7 @@ CHECKS: tuple[Callable[[ModelFiles], Iterator[Finding]], ...] = (
     find_disagreeing_eos,
     find_unknown_eos,
     find_unlisted_turn_end,
+    find_open_turn,
     find_padding_as_eos,
     find_untrained_eos,
     find_truncated_eos,
@@ -317,6 +343,26 @@ def examine(files: ModelFiles) -> list[Finding]:
     """All findings, wrong ones first."""
     found = [finding for check in CHECKS for finding in run_check(check, files)]
     return sorted(found, key=lambda finding: not finding.wrong)
+
+
+def examine_run(run: Run) -> list[Finding]:
+    """What there is to say about a run of `eosin train`, whose parts cannot disagree."""
+    (eos, *_), promise = run.model.eos_ids, certify(run.model, "greedy")
+    verdict = f"ends by step {promise.ends_by:,}" if promise.ends_by else f"may not end ({promise.theorem})"
+    return [
+        Finding(
+            f"eos is {eos} ({run.tokenizer.spell(eos)}): every training text ended with it, and decoding stops at it",
+            "a model of `eosin train` has one tokenizer and one configuration",
+            "nothing",
+            wrong=False,
+        ),
+        Finding(
+            f"greedy decoding {verdict}",
+            promise.explanation[0],
+            "eosin audit counts how often it does not end; a self-terminating head or a floor ends it",
+            wrong=False,
+        ),
+    ]
 
 
 def run_check(check: Callable[[ModelFiles], Iterator[Finding]], files: ModelFiles) -> list[Finding]:

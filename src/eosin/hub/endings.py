@@ -32,15 +32,26 @@ def to_ids(value: Any) -> tuple[int, ...]:
 
 
 def find_turn_end(tokenizer: Any) -> tuple[int, ...]:
-    """The special token that a chat template puts after an answer."""
+    """The special token that a chat template puts after an answer, at once or when the user goes on."""
+    special = {*getattr(tokenizer, "all_special_ids", ()), *list_added_special(tokenizer)}
+    ids = encode_after_answer(tokenizer) or encode_after_answer(tokenizer, {"role": "user", "content": "hello"}) or []
+    return tuple(ids[:1]) if special.issuperset(ids[:1]) else ()
+
+
+def list_added_special(tokenizer: Any) -> list[int]:
+    """Special tokens of no special name: transformers does not count them among the special ones."""
+    added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    return [int(token) for token, about in added.items() if about.special]
+
+
+def encode_after_answer(tokenizer: Any, *more: dict[str, str]) -> list[int] | None:
+    """The tokens that a chat template puts after an answer, without space; None without a template that works."""
     if getattr(tokenizer, "chat_template", None) is None:
-        return ()
-    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": CONTENT}]
+        return None
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": CONTENT}, *more]
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False)
     except Exception:  # a chat template is a program from elsewhere: it may reject these messages, or be broken
-        return ()
+        return None
     _, found, rest = text.rpartition(CONTENT)
-    ids = tokenizer.encode(rest, add_special_tokens=False) if found else []
-    special = set(getattr(tokenizer, "all_special_ids", ()))
-    return tuple(ids[:1]) if ids and ids[0] in special else ()
+    return tokenizer.encode(rest.strip(), add_special_tokens=False) if found else None
