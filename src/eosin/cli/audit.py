@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,15 +14,18 @@ from typing import Any
 
 from eosin.auditing.audit import Audit, audit
 from eosin.bundled_runs import TWINS
-from eosin.cli.completions import write_completions
+from eosin.cli.completions import Examples, write_completions
 from eosin.cli.model import LoadedModel, add_decoding_options, choose_prefixes, open_model, parse_decoders
 from eosin.cli.numbers import real_number, whole_number
 from eosin.cli.progress import count_events
+from eosin.cli.terminal import escape_for_terminal
 from eosin.errors import BadInput
 from eosin.events import Event
 from eosin.proofs.saved_cycles import cycles_path
+from eosin.records.reading import examples_path
 from eosin.report.audits import tabulate_decoders, tabulate_loops
 from eosin.report.tables import render_text
+from eosin.report.verdict import propose_fix, render_verdict, write_verdict
 from eosin.storage.files import resolve_path
 
 DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records are written as
@@ -54,6 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--count", type=whole_number(1), metavar="N", help=f"how many contexts (default: all; demo: {DEMO_COUNT})")
     add("--pool", type=int, metavar="N", help="rows decoded at a time (default: 1024; hf: models 64)")
+    add("--wide", action="store_true", help="print all columns: also repetition, distinct completions, onsets of loops")
     add("--out", type=Path, metavar="FILE", help="file of records (default: a name in audits/)")
     add(
         "--completions",
@@ -96,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
         tables = {name: audit_to_json(result) for name, result in audits.items()}
         print(json.dumps(tables if is_demo else tables[options.model]))
     else:
-        print(format_audits(list(audits.values()), files))
+        print(format_audits(list(audits.values()), files, options))
     failures = list(find_failures(audits, options)) if options.fail_above is not None else []
     sys.stderr.write("".join(f"eosin audit: {failure}\n" for failure in failures))
     if failures:
@@ -125,17 +130,24 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     loaded = open_model(name, options)
     prefixes = choose_prefixes(loaded, options, options.count)
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
-    if options.completions and resolve_path(options.completions) in map(resolve_path, (out, cycles_path(out))):
+    taken = map(resolve_path, (out, cycles_path(out), examples_path(out)))
+    if options.completions and resolve_path(options.completions) in taken:
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
+
+    def describe(index: int) -> dict[str, str]:
+        return {"model": loaded.describe()["run"], "prefix": loaded.decode_prefix(list(map(int, prefixes[index])))}
+
     about = {**loaded.describe(), "contexts_from": name_contexts(options), "dtype": loaded.dtype}
     with (
         count_events("completion", len(prefixes) * len(decoders)) as progress,
-        write_completions(options.completions, out, loaded.tokenizer) as writer,
+        write_completions(options.completions, out, loaded.tokenizer, describe) as writer,
+        write_completions(examples_path(out), out, loaded.tokenizer, describe, Examples()) as keeper,
     ):
 
         def watch(event: Event) -> None:
             progress(event)
             writer(event)
+            keeper(event)
 
         try:
             result = audit(
@@ -171,12 +183,12 @@ def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -
     return "-".join(map(str, [*parts, *how])) + ".jsonl"
 
 
-def format_audits(audits: list[Audit], files: list[Path]) -> str:
-    """For people: the ratios, the loops and the files."""
+def format_audits(audits: list[Audit], files: list[Path], options: argparse.Namespace) -> str:
+    """For people: the ratios, the loops, the files, and at the end the verdict with the fix."""
     records = [record for result in audits for record in result.by_decoder.values()]
-    parts = [render_text(replace(tabulate_decoders(records), title=""))]
+    parts = [render_text(replace(tabulate_decoders(records, options.wide), title=""))]
     if any(record.counts.loops for record in records):
-        parts += ["", render_text(replace(tabulate_loops(records), title="loops"))]
+        parts += ["", render_text(replace(tabulate_loops(records, options.wide), title="loops"))]
     if not all(result.steady for result in audits):
         parts += [
             "",
@@ -186,7 +198,10 @@ def format_audits(audits: list[Audit], files: list[Path]) -> str:
         parts += ["", f"records: {out}"]
         if cycles_path(out).exists():
             parts += [f"certificates: {cycles_path(out)} (eosin certify --check)"]
-    return "\n".join(parts)
+    names = map(str, files) if options.out else [options.model]
+    parts += [f"page: {shlex.join(['eosin', 'report', *names, '--html', 'page.html'])}"]
+    verdict = render_verdict(list(write_verdict(records)), propose_fix(records, model=options.model))
+    return "\n".join([*parts, "", *map(escape_for_terminal, verdict)])
 
 
 def audit_to_json(result: Audit) -> dict[str, dict[str, Any]]:
