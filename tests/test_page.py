@@ -35,10 +35,10 @@ from eosin.report.charts import (
     pair_decoders,
     trace_survival,
 )
-from eosin.report.completions import MOST_CARDS, Card, Sample, choose_pairs, sample_completions
+from eosin.report.completions import HERO_CHARACTERS, MOST_CARDS, Card, Sample, choose_pairs, sample_completions
 from eosin.report.drawing import GAP, SIZE, Dot, Drawing, Label, Line, Scale, estimate_width, render_svg, spread
 from eosin.report.folding import FOR_EVER, LONGEST_WORD, TO_THE_LIMIT, fold, fold_completion, shorten_parts
-from eosin.report.page import PHONE, WIDE, Page
+from eosin.report.page import PHONE, WIDE, Page, spell_text
 from eosin.report.tables import Column, Table
 from eosin.report.traces import Example, ExampleLoop, ExampleStep, draw_trace
 from eosin.report.verdict import Fix, Sentence
@@ -205,6 +205,17 @@ def completion_file(path: Path, count: int) -> Path:
             }
             file.write(json.dumps(line) + "\n")
     return path
+
+
+def test_breaks_are_signs_and_other_controls_are_spelt():
+    assert spell_text("one\n\ntwo \x1b[31m \u202e <b>") == "one ↵  ↵ two \\x1b[31m \\u202e <b>"
+
+
+def test_completions_of_the_first_screen_are_short():
+    long = Card("m", "greedy", 1, "limit", 30, "so", [("word " * 400, ""), ("again", "x 9")])
+    ((shown, _),) = choose_pairs([long], ("m", "greedy"), [])
+    assert sum(len(text) for text, _ in shown.parts) < 2 * HERO_CHARACTERS
+    assert shown.parts[-1] == ("again", "x 9")
 
 
 def test_a_report_of_a_hundred_thousand_completions_is_small(tmp_path: Path):

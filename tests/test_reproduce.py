@@ -29,12 +29,13 @@ from watches import stop_now
 from eosin.causes import Cause
 from eosin.cli.main import main
 from eosin.contracts import LanguageModel
+from eosin.data.corpus import Recipe
 from eosin.data.sources import CONTEXTS
 from eosin.data.tokenizer import Tokenizer
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.events import Stopped, ignore
-from eosin.paper import figures, tables
+from eosin.paper import figures, rendering, tables
 from eosin.paper.execution import TRACED_STEPS, Runner, build_example, check_plan, read_threads, trace_completions
 from eosin.paper.exhibits import CONFIGS, EXHIBITS, PaperNumber, list_names, load_exhibit
 from eosin.paper.plan import (
@@ -1207,6 +1208,20 @@ def test_a_page_names_every_head():
         ratio = re.split(r" *\| *", row)[3].split()[0]
         line = next(line for line in said if line.startswith(f"{member.label}: greedy r_L and test perplexity are "))
         assert re.search(rf"{ratio}% and [0-9.]+ with {member.head}[,.]", line)
+
+
+def test_a_page_names_the_text_and_the_length_of_prefixes():
+    chosen = load_preset("small")
+    plan = Plan(chosen, (load_exhibit("table-1-bpe"),), (0,))
+    assert rendering.describe_corpus(plan) == [("text", "wikitext-2-sentences"), ("prefix length k", "10")]
+    assert Recipe(source="text", tokenization="bpe").context == rendering.PAPER_CONTEXT
+
+
+def test_the_paper_is_marked_only_beside_models_of_its_sizes():
+    assert load_preset("paper").has_paper_sizes
+    assert load_preset("small").has_paper_sizes
+    assert not load_preset("seeds").has_paper_sizes
+    assert not load_preset("quick").has_paper_sizes
 
 
 def test_a_missing_run_is_named_once(tmp_path: Path):

@@ -163,8 +163,8 @@ def find_examples(files: set[Path]) -> list[Path]:
 
 
 def write_command(options: argparse.Namespace) -> str:
-    names = [*options.records, "--html", options.html]
-    return shlex.join(["eosin", "report", *map(str, names)])
+    files = [(f"--{name}", *vars(options)[name]) for name in ("completions", "traces") if vars(options)[name]]
+    return shlex.join(map(str, ["eosin", "report", *options.records, "--html", options.html, *chain(*files)]))
 
 
 def count_contexts(options: argparse.Namespace) -> str:

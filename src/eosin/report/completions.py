@@ -25,8 +25,8 @@ MOST_CHARACTERS = 1200
 """Characters of a completion on the page, after folding."""
 MOST_OF_PREFIX = 400
 PADDING = re.compile(r"<pad>\s*|<bos>\s*")
-HERO_PAIRS = 3
-"""Completions before and after, on the first screen."""
+HERO_PAIRS, HERO_CHARACTERS = 3, 240
+"""Completions before and after on the first screen, and how long they are at most."""
 
 
 class CompletionLoop(Struct, frozen=True):
@@ -160,7 +160,13 @@ def choose_pairs(
     for pair in sorted(pairs, key=lambda pair: pair[1] is None):
         by_loop.setdefault(pair[0].parts[-1][0].strip() if pair[0].parts else "", pair)
     different = list(by_loop.values())
-    return [*different, *(pair for pair in pairs if pair not in different)][:HERO_PAIRS]
+    chosen = [*different, *(pair for pair in pairs if pair not in different)][:HERO_PAIRS]
+    return [(shorten_card(failed), ended and shorten_card(ended)) for failed, ended in chosen]
+
+
+def shorten_card(card: Card) -> Card:
+    """A card for the first screen."""
+    return msgspec.structs.replace(card, parts=shorten_parts(card.parts, HERO_CHARACTERS))
 
 
 def is_by(card: Card, wanted: tuple[str, str]) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 
 from eosin.errors import BadInput
 from eosin.report.charts import Chart
-from eosin.report.completions import Card
+from eosin.report.completions import Card, build_example_card
 from eosin.report.drawing import Drawing, render_svg
 from eosin.report.tables import Table, Value, escape_controls
 from eosin.report.traces import Example, count_removals, draw_trace
@@ -129,6 +129,8 @@ def _load_template() -> Any:
         "draw": draw_chart,
         "draw_steps": draw_steps,
         "fates": describe_fates,
+        "card": build_example_card,
+        "spell": spell_text,
     }
     environment.globals["HALF"] = HALF
     return environment.from_string(read_asset("page.html"))
@@ -136,6 +138,11 @@ def _load_template() -> Any:
 
 def draw_twice(wide: Drawing, narrow: Drawing) -> str:
     return render_svg(wide, "wide") + render_svg(narrow, "narrow")
+
+
+def spell_text(text: str) -> str:
+    """Text of a model in one line: breaks are signs, other control characters are escaped."""
+    return escape_controls(text.replace("\n", " ↵ "))
 
 
 def describe_fates(example: Example) -> str:

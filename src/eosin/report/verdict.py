@@ -17,6 +17,9 @@ from eosin.report.charts import EOS_KEEPING_PREFIX, find_plain, keeps_eos
 from eosin.report.facts import list_facts
 from eosin.report.tables import WIDTH
 
+CONTEXTS = ("train", "valid", "test", "random")
+"""Contexts of a corpus; others are of a file of prompts."""
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -94,8 +97,8 @@ def describe_extent(records: Sequence[Record]) -> str:
 
 
 def describe_contexts(record: Record) -> str:
-    origin = record.signature.contexts_from
-    return f"{record.counts.contexts:,} {origin + ' ' if origin else ''}contexts"
+    origin, count = record.signature.contexts_from, f"{record.counts.contexts:,}"
+    return f"{count} {origin} contexts" if origin in CONTEXTS else f"{count} contexts{f' of {origin}' * bool(origin)}"
 
 
 def group_by_model(records: Sequence[Record]) -> dict[str, list[Record]]:
