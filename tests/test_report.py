@@ -731,6 +731,15 @@ def test_the_fix_to_copy_is_for_the_model_and_the_decoder(decoder: str, how: dic
     assert code in fix.code
 
 
+def test_a_floor_that_was_not_measured_is_said_not_to_be():
+    without, beside = (propose_fix([record(LEFT), *more]) for more in ((), [record(ENDED, floor=0.01)]))
+    assert without
+    assert beside
+    assert "None was measured" in without.why
+    assert "None was measured" not in beside.why
+    assert beside.why.startswith("lstm on a floor of 0.01 ended on all of these contexts. ")
+
+
 def test_keeping_eos_is_not_proposed_where_it_did_not_help():
     plain, keeping = record(LEFT, decoder="nucleus:0.9"), record(LEFT, decoder="consistent-nucleus:0.9")
     fix = propose_fix([plain, keeping])

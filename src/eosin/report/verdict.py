@@ -259,10 +259,11 @@ def propose_fix(records: Sequence[Record], elsewhere: Sequence[Record] = (), mod
     is_sampler = is_sampler and (not was_tried or any(each.kind == "keeping" for each in found))
     is_hub = worst.signature.model.kind == "CausalLM"
     write: Callable[..., str] = write_hub_fix if is_hub else write_run_fix
+    untried = "" if any(each.kind == "floor" for each in found) else " None was measured on these contexts."
     why = (
         "A sampler that keeps eos ends with probability one (Theorem 4.1)."
         if is_sampler
-        else "Without training, a floor under p(eos) ends greedy decoding by a known step; loops are cut, not cured."
+        else f"Without training, a floor under p(eos) ends greedy decoding by a known step; it cuts loops.{untried}"
     )
     return Fix(write(worst, name if is_sampler else "", value, model), measured + why)
 
