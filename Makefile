@@ -39,6 +39,7 @@ lint: $(READY)
 
 bench: $(READY) smollm2
 	$(BIN)/python benchmarks/decoding_step.py
+	$(BIN)/python benchmarks/small_step.py
 	$(BIN)/python benchmarks/training_epoch.py
 	$(BIN)/python benchmarks/paper_training.py
 	$(BIN)/python benchmarks/audit.py

@@ -12,7 +12,7 @@ from eosin.logits import Dense
 
 
 def surveyed(logits: torch.Tensor, eos_ids: tuple[int, ...] = (2,), temperature: float = 1.0) -> NextToken:
-    return survey(Dense(logits), torch.tensor(eos_ids), len(logits), Workspace()).at(temperature)
+    return survey(Dense(logits), len(logits), Workspace(eos_ids)).at(temperature)
 
 
 def listed(rule, asked) -> list[set[int] | None]:

@@ -210,7 +210,7 @@ BAD = {
     "a folder of runs": (["train", "sweep"], "name one of the runs in it"),
     "a fixed setting": (["train", "settings.toml", "--set", "output.vocab_size=7"], "follows from the corpus"),
     "damaged config": (["train", "settings.toml", "--out", "damaged"], "damaged: core should be a section, and is 3"),
-    "float16": (["train", "settings.toml", "--precision", "float16"], "float16 needs CUDA"),
+    "float16": (["train", "settings.toml", "--precision", "float16"], "float16 needs an accelerator"),
     "device": (["train", "settings.toml", "--out", "x", "--device", "cuda"], "device 'cuda' cannot be used"),
 }
 
@@ -444,7 +444,7 @@ def test_a_hugging_face_folder_is_recognised(place: Path, capsys: pytest.Capture
 def test_options_for_hub_models_are_refused_for_runs(verb: str, option: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(verb, "demo", *option) == 2
     said = capsys.readouterr()
-    assert f"{option[0]} is for hf: models, and demo is a trained run" in said.err
+    assert f"{option[0]} is for hf: models, and demo is none" in said.err
     assert said.out == ""
 
 

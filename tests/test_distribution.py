@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from eosin.decoding.distribution import BLOCK, NextToken, Workspace, survey, top_places
+from eosin.decoding.distribution import BLOCK, NextToken, Workspace, survey
 from eosin.logits import Dense, Factored, Rewritten
 
 
@@ -35,7 +35,7 @@ def test_every_answer(vocab: int, eos_ids: tuple[int, ...], temperature: float):
     expected = (logits / temperature).log_softmax(-1)
     asked = surveyed(logits, eos_ids, temperature)
 
-    assert_close(asked.log_total + asked._peak / temperature, (logits / temperature).logsumexp(-1))
+    assert_close(asked.log_total + asked._peak[:, 0] / temperature, (logits / temperature).logsumexp(-1))
     assert_close(asked.log_probs(), expected)
     assert_close(asked.eos_log_probs, expected[:, list(eos_ids)])
     assert_close(asked.best_log_prob, expected.amax(-1))
@@ -51,7 +51,11 @@ def test_every_answer(vocab: int, eos_ids: tuple[int, ...], temperature: float):
 PUBLIC = [name for name in dir(NextToken) if not name.startswith("_") and name not in ("eos_ids", "vocab_size")]
 ASKED = {
     "log_probs_of": lambda it: [it.log_probs_of(torch.arange(it.rows))],
-    "top": lambda it: [vars(it.top(9))],
+    "top": lambda it: [it.top(9).ids, it.top(9).log_probs],
+    "best": lambda it: [it.best()],
+    "guess_top": lambda it: [it.guess_top(9).log_probs],
+    "rounded_log_probs_of": lambda it: [it.rounded_log_probs_of(torch.arange(it.rows)[:, None])],
+    "rounded_log_probs": lambda it: [it.rounded_log_probs()],
     "parts": lambda it: list(it.parts()),
     "others": lambda it: list(it.others()),
     "block": lambda it: list(it.block(torch.zeros(it.rows, dtype=torch.int64))),
@@ -100,20 +104,18 @@ def test_rank_of_eos_is_its_place_in_a_stable_sort(vocab: int, eos_ids: tuple[in
     assert torch.equal(surveyed(logits, eos_ids).eos_rank(), 1 + first)
 
 
-@given(st.lists(st.lists(st.integers(-2, 2), min_size=40, max_size=40), min_size=1, max_size=4), st.integers(1, 40))
-def test_largest_with_many_ties(rows: list[list[int]], count: int):
-    values = torch.tensor(rows, dtype=torch.float32)
-    ids = torch.randperm(40).expand(len(rows), -1)
-    place = top_places(values, ids, count)
-    for row in range(len(rows)):
-        order = sorted(range(40), key=lambda i, row=row: (-rows[row][i], int(ids[row, i])))
-        assert place[row].tolist() == order[:count]
+@given(st.integers(0, 2**32), st.sampled_from((20, 90, 3000)), st.integers(1, 130), st.integers(1, 9))
+def test_top_with_many_ties(seed: int, vocab: int, count: int, levels: int):
+    """Of equally probable tokens the lower id comes first, and is in where only some have a place."""
+    logits = torch.randint(levels, (4, vocab), generator=torch.Generator().manual_seed(seed)).float()
+    expected = logits.sort(dim=1, descending=True, stable=True).indices[:, :count]
+    assert torch.equal(surveyed(logits, (7, 13)).top(count).ids, expected)
 
 
 def test_factored_is_dense():
     hidden, weight, bias = torch.randn(6, 16), torch.randn(3000, 16), torch.randn(3000)
     lazy = Factored(hidden, weight, bias)
-    asked = survey(lazy, torch.tensor([7]), 6, Workspace())
+    asked = survey(lazy, 6, Workspace([7]))
     assert_close(asked.log_probs(), lazy.dense().double().log_softmax(-1), atol=1e-5, rtol=1e-5)
     assert lazy.shape == (6, 3000)
 
@@ -123,15 +125,15 @@ def test_rewritten_is_dense():
     logits = torch.randn(6, 3000, dtype=torch.float64)
     inner = Rewritten(Dense(logits), (7, 2100), lambda _: torch.linspace(-4, -1e-3, 6, dtype=torch.float64))
     outer = Rewritten(inner, (7, 2100), lambda survival: survival - 0.5)
-    asked = survey(outer, torch.tensor([7, 2100]), 6, Workspace())
+    asked = survey(outer, 6, Workspace([7, 2100]))
     assert_close(asked.log_probs(), outer.dense().log_softmax(-1))
 
 
 def test_workspace_is_reused_and_grows():
-    workspace = Workspace()
+    workspace = Workspace([1])
     for rows, vocab in [(4, 50), (2, 50), (9, 50), (3, 2000), (4, 50)]:
         logits = torch.randn(rows, vocab, dtype=torch.float64)
-        asked = survey(Dense(logits), torch.tensor([1]), rows, workspace)
+        asked = survey(Dense(logits), rows, workspace)
         assert_close(asked.log_probs(), logits.log_softmax(-1))
 
 
@@ -163,7 +165,7 @@ def test_survey_leaves_the_logits_alone():
 
 def test_only_the_rows_asked_for():
     logits = torch.randn(6, 2000, dtype=torch.float64)
-    asked = survey(Dense(logits), torch.tensor([1]), 4, Workspace())
+    asked = survey(Dense(logits), 4, Workspace([1]))
     assert asked.rows == 4
     assert_close(asked.log_probs(), logits[:4].log_softmax(-1))
     rows = torch.tensor([3, 0, 3])

@@ -32,16 +32,21 @@ def tables() -> Iterator[None]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_code_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The blocks of Python and sh of one document in order, in one namespace and an empty folder."""
+    """The blocks of Python and sh of one document in order, in one namespace and an empty folder.
+
+    A block with a title is written to the file of that name.
+    """
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": document.stem}
     text = document.read_text(encoding="utf-8")
-    for block in re.finditer(r"^```(python|sh)\n(.*?)^```", text, re.M | re.S):
-        if block[1] == "python":
-            lines_above = "\n" * text[: block.start(2)].count("\n")
-            exec(compile(lines_above + block[2], str(document), "exec"), namespace)
+    for block in re.finditer(r'^```(python|sh)(?: title="(.+?)")?\n(.*?)^```', text, re.M | re.S):
+        if block[2]:
+            Path(block[2]).write_text(block[3], encoding="utf-8")
+        elif block[1] == "python":
+            lines_above = "\n" * text[: block.start(3)].count("\n")
+            exec(compile(lines_above + block[3], str(document), "exec"), namespace)
         else:
-            for line in block[2].splitlines():
+            for line in block[3].splitlines():
                 assert run(*shlex.split(line)[1:]) == 0, line
 
 

@@ -110,7 +110,7 @@ for answer in (
     lambda logits, state: (logits, state, 1),
     lambda logits, state: None,
 ):
-    assert said(Answers(answer), [[1]], max_steps=5).startswith("prefill and step must return logits of shape (16, 2)")
+    assert said(Answers(answer), [[1]], max_steps=5).startswith("prefill and step must return logits of shape (")
 
 # what is unusual and right
 rows = numpy.array([[1, 0], [0, 1]])

@@ -217,9 +217,7 @@ def test_a_row_s_bits_do_not_depend_on_its_company(core: str, width: int, thread
                 rows = torch.randperm(1024, generator=torch.Generator().manual_seed(size))[:size]
                 part, part_after = model.step(token[rows], state.select(rows))
                 assert part_after.same(after.select(rows)).all(), size
-                asked, expected = (
-                    survey(x, torch.tensor([EOS]), n, Workspace()) for x, n in ((part, size), (whole, 1024))
-                )
+                asked, expected = (survey(x, n, Workspace([EOS])) for x, n in ((part, size), (whole, 1024)))
                 assert torch.equal(asked.log_total, expected.log_total[rows]), size
     finally:
         torch.set_num_threads(before)

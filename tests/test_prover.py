@@ -309,7 +309,7 @@ def test_a_token_with_a_margin_is_kept_alone(rule, logits: list[float], temperat
     """And where a rule can tell exactly, a token kept alone has a margin."""
     values = torch.tensor([logits], dtype=torch.float64)
     best = int(values.argmax())
-    next_token = survey(Dense(values), torch.tensor([3]), 1, Workspace())
+    next_token = survey(Dense(values), 1, Workspace([3]))
     sampler = Sampler(rule, temperature)
     leads = (values[0, best] - values[0])[:, None]
     leads[best] = torch.inf
@@ -325,7 +325,7 @@ def test_a_token_with_a_margin_is_kept_alone(rule, logits: list[float], temperat
 
 @given(logits=LOGITS)
 def test_where_one_token_is_kept_the_random_numbers_do_not_matter(logits: list[float]):
-    next_token = survey(Dense(torch.tensor([logits] * 50)), torch.tensor([3]), 50, Workspace())
+    next_token = survey(Dense(torch.tensor([logits] * 50)), 50, Workspace([3]))
     numbers = torch.rand(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for rule in [*RULES, TopK(1)]:
         for truncation in (rule, Consistent(rule)):

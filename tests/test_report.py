@@ -717,9 +717,10 @@ def test_lengths_stand_beside_those_of_the_data():
 @pytest.mark.parametrize(
     ("decoder", "how", "code"),
     [
-        ("greedy", {}, "eosin.Floor(eosin.load('runs/lstm'), epsilon=1e-3)"),
+        ("greedy", {"settings": "s"}, "eosin.Floor(eosin.load('runs/lstm'), epsilon=1e-3)"),
+        ("greedy", {}, "eosin.Floor(eosin.load('MODEL'), epsilon=1e-3)"),
         ("greedy", {"run": "demo"}, "eosin.Floor(eosin.load('demo'), epsilon=1e-3)"),
-        ("nucleus:0.9", {}, "eosin decode runs/lstm --decoder consistent-nucleus:0.9"),
+        ("nucleus:0.9", {"settings": "s"}, "eosin decode runs/lstm --decoder consistent-nucleus:0.9"),
         ("beam:4", {"model": {"kind": "CausalLM"}}, "logits_processor=[floor]"),
         ("nucleus:0.9", {"model": {"kind": "CausalLM"}}, "top_p=0.9, custom_generate=eosin.hub.consistent"),
         ("top-k:50,temperature=0.7", {"model": {"kind": "CausalLM"}}, "top_k=50, temperature=0.7, custom_generate"),

@@ -155,7 +155,7 @@ def test_top_k_and_nucleus_keep_eos_from_the_bound_on(head: str, spec: str):
     with torch.inference_mode():
         logits, state = model.prefill(prefixes(20))
         for step in range(1, 3 * last_step(epsilon)):
-            asked = survey(logits, eos_ids, 20, Workspace())
+            asked = survey(logits, 20, Workspace(model.eos_ids))
             if step >= last_step(epsilon):
                 assert (asked.top(1).ids == eos_ids).all()
                 assert (truncation.keep(asked).eos_log_probs > -math.inf).all()

@@ -9,7 +9,7 @@ each of them in one place, and does without where it is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -78,11 +78,22 @@ class Comparable(State, Protocol):
 
 @runtime_checkable
 class Measurable(Comparable, Protocol):
-    """Optional: the size of a row is known. It must be known where a row can be empty or grow."""
+    """Optional: the size of a row is known. It must be known where a row can be empty."""
 
     @property
     def size(self) -> int | None:
-        """How many numbers a row holds; None where the number grows with each token."""
+        """How many numbers a row holds; None where rows cannot be compared after all."""
+
+
+@runtime_checkable
+class Growing(State, Protocol):
+    """Optional: a row may grow with each token, as keys and values do. Such a state must say so.
+
+    It never recurs. Its bits depend on the lengths of the other rows anyway, so its batches are not padded.
+    """
+
+    @property
+    def grows(self) -> bool: ...
 
 
 @runtime_checkable
@@ -151,6 +162,32 @@ class Selective(LanguageModel, Protocol):
 
 
 @runtime_checkable
+class Digested(Protocol):
+    """Optional: a model that knows a digest of its weights. Its records carry it, and distinguish it from others."""
+
+    @property
+    def weights_digest(self) -> str: ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """Optional: a model that can be put on a device, in a precision, as every `torch.nn.Module` can."""
+
+    def to(self, *where: Any) -> Any: ...
+
+
+@runtime_checkable
+class Words(Protocol):
+    """Optional, beside a model of one's own: text as token ids and back. Without it, prompts are token ids."""
+
+    def encode(self, text: str) -> Sequence[int]:
+        """A prompt as a prefix, with the tokens that stand before every text."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Any tokens as text, those that end a text too."""
+
+
+@runtime_checkable
 class Core(Protocol):
     """A network from embedded tokens to hidden vectors: a recurrent one or a transformer.
 
@@ -202,7 +239,7 @@ class StepFormula:
     """One step of a model as a formula: logits = weight h + bias, with h from the core and the embedded token."""
 
     core: FormulaCore
-    embedding: Float[Tensor, "vocab width"]
+    embedding: Float[Tensor, "vocab inputs"]
     weight: Float[Tensor, "vocab width"]
     bias: Float[Tensor, " vocab"]
 
@@ -316,6 +353,10 @@ class Decoder(Protocol):
 @runtime_checkable
 class Chooser(Protocol):
     """Optional: a decoder that chooses one token per row, from left to right."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether it uses the uniform numbers, which need not be drawn for it otherwise."""
 
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token: ...
 

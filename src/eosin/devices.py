@@ -23,18 +23,49 @@ CPU_FLAGS = {
 """What /proc/cpuinfo calls instructions that multiply in a precision, on x86 and on ARM."""
 
 
-def choose_device(name: str) -> torch.device:
-    """The device of a name; `auto` is CUDA where there is one, else the CPU."""
+def choose_device(name: str = "auto") -> torch.device:
+    """The device of a name; `auto` is the accelerator if there is one, else the CPU."""
+    accelerator = find_accelerator()
+    usable = ("cpu",) if accelerator is None else ("cpu", accelerator)
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(usable[-1])
     try:
-        if torch.device(name).type not in ("cpu", "cuda"):
-            raise RuntimeError("it is of another kind")
+        if torch.device(name).type not in usable:
+            raise RuntimeError("torch has none")
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise BadInput(f"device {name!r} cannot be used ({reason}); cpu always can, cuda where torch has it") from error
+        raise BadInput(f"device {name!r} cannot be used ({reason}); here you can use {' or '.join(usable)}") from error
     return torch.device(name)
+
+
+def find_accelerator() -> str | None:
+    """What torch calls the accelerator of this machine, as "cuda", "mps" or "xpu"; None where there is none."""
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else device.type
+
+
+def has_fused_layers(device: torch.device) -> bool:
+    """Whether torch runs a recurrent layer as one operation there, faster than the formulas of this package."""
+    return device.type != "cpu"
+
+
+def exact_device(device: torch.device) -> torch.device:
+    """Where the float64 arithmetic for tensors of a device happens: there, or on the CPU where it has no float64."""
+    return device if has_float64(device) else torch.device("cpu")
+
+
+def to_float64(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on the CPU where its device has no float64."""
+    return tensor.to(exact_device(tensor.device)).double()
+
+
+def has_float64(device: torch.device) -> bool:
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 def choose_precision(asked: str, device: torch.device, before: str | None = None) -> str:
@@ -43,16 +74,19 @@ def choose_precision(asked: str, device: torch.device, before: str | None = None
     if before is not None and asked not in ("auto", before):
         raise BadInput(f"the run was begun in {before} and goes on in it, not in {asked}; train in a new directory")
     if asked == "float16" and device.type == "cpu":
-        raise BadInput("float16 needs CUDA; on a CPU choose float32 or bfloat16")
+        raise BadInput("float16 needs an accelerator; on a CPU choose float32 or bfloat16")
     if asked in PRECISIONS:
         return asked
     return before or fastest_precision(device)
 
 
 def fastest_precision(device: torch.device) -> str:
-    if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    return "bfloat16" if cpu_multiplies(torch.bfloat16) else "float32"
+    if device.type == "cpu":
+        return "bfloat16" if cpu_multiplies(torch.bfloat16) else "float32"
+    module = torch.get_device_module(device)
+    if not isinstance(module, MixedPrecision):
+        return "float32"
+    return "bfloat16" if module.is_bf16_supported() else "float16"
 
 
 def choose_dtype(own: torch.dtype, device: torch.device) -> torch.dtype:
@@ -71,6 +105,13 @@ def cpu_multiplies(dtype: torch.dtype) -> bool:
     # ATEN_CPU_CAPABILITY=avx2 makes torch behave as on an older CPU
     held_back = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2") and "avx512f" in flags
     return bool(CPU_FLAGS[dtype].intersection(flags)) and not held_back
+
+
+@runtime_checkable
+class MixedPrecision(Protocol):
+    """torch's module of a device that may multiply in bfloat16."""
+
+    def is_bf16_supported(self) -> bool: ...
 
 
 @runtime_checkable
@@ -127,8 +168,8 @@ def own_precision() -> Iterator[None]:
     a proof speaks of the precision of the weights. A model that is to run under autocast enters it in its own `step`.
     """
     with ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
+        for kind in ("cpu", find_accelerator()):
+            if kind and torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         multiply_exactly(stack)
         yield

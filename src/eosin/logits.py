@@ -14,12 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
+
+from eosin.devices import exact_device
 
 CERTAIN = 1e4
 """Log-odds of an event that cannot fail: exp(-CERTAIN) is zero in every floating-point format."""
@@ -48,9 +51,9 @@ class Logits(Protocol):
         """Write the logits of tokens start to stop - 1 into `out`; those of eos before any rewrite."""
 
     def eos(
-        self, eos_logits: Float[Tensor, "*batch eos"], log_rest: Float[Tensor, "*batch"]
+        self, eos_logits: Float[Tensor, "*batch eos"], log_masses: Float[Tensor, "*batch parts"]
     ) -> Float[Tensor, "*batch eos"]:
-        """The final eos logits, given those of `columns` and the log-sum-exp of all other tokens."""
+        """The final eos logits, given those of `columns` and the log-sum-exp of each part of the other tokens."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Derived:
     def device(self) -> torch.device:
         return self.source.device
 
-    def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
+    def eos(self, eos_logits: Tensor, log_masses: Tensor) -> Tensor:
         return eos_logits
 
 
@@ -85,7 +88,7 @@ class Dense(Derived):
         return self.source
 
     def columns(self, start: int, stop: int, out: Tensor) -> None:
-        out.copy_(self.source[..., start:stop])
+        out.copy_(self.source if stop - start == self.shape[-1] else self.source[..., start:stop])
 
 
 @dataclass(frozen=True)
@@ -125,14 +128,44 @@ class Rewritten(Derived):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         eos_ids = torch.tensor(self.eos_ids, device=logits.device)
         log_rest = logits.index_fill(-1, eos_ids, -math.inf).logsumexp(-1)
-        eos_logits = rewrite_eos(logits[..., eos_ids], log_rest, self.log_survival)
-        return logits.index_copy(-1, eos_ids, eos_logits.to(logits.dtype))
+        exact = exact_device(logits.device)
+        eos_logits = rewrite_eos(logits[..., eos_ids].to(exact), log_rest.to(exact), self.log_survival)
+        return logits.index_copy(-1, eos_ids, eos_logits.to(logits.dtype).to(logits.device))
 
     def columns(self, start: int, stop: int, out: Tensor) -> None:
         self.source.columns(start, stop, out)
 
-    def eos(self, eos_logits: Tensor, log_rest: Tensor) -> Tensor:
-        return rewrite_eos(self.source.eos(eos_logits, log_rest), log_rest, self.log_survival)
+    def eos(self, eos_logits: Tensor, log_masses: Tensor) -> Tensor:
+        log_rest = log_masses.logsumexp(-1)
+        return rewrite_eos(self.source.eos(eos_logits, log_rest[..., None]), log_rest, self.log_survival)
+
+
+@dataclass(frozen=True)
+class Fetched(Derived):
+    """Logits brought to another device: there is the float64 arithmetic that theirs does not have."""
+
+    source: Logits
+    destination: torch.device
+
+    @property
+    def device(self) -> torch.device:
+        return self.destination
+
+    @cached_property
+    def before_rewrite(self) -> Float[Tensor, "*batch vocab"]:
+        """All logits, those of eos before any rewrite."""
+        whole = torch.empty(self.shape, dtype=self.dtype, device=self.source.device)
+        self.source.columns(0, self.shape[-1], whole)
+        return whole.to(self.destination)
+
+    def dense(self) -> Float[Tensor, "*batch vocab"]:
+        return self.source.dense().to(self.destination)
+
+    def columns(self, start: int, stop: int, out: Tensor) -> None:
+        out.copy_(self.before_rewrite[..., start:stop])
+
+    def eos(self, eos_logits: Tensor, log_masses: Tensor) -> Tensor:
+        return self.source.eos(eos_logits, log_masses)
 
 
 def as_logits(logits: Logits | Tensor) -> Logits:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from eosin.contracts import Comparable, Joinable, Measurable, Rows, SometimesJoinable, State
+from eosin.contracts import Comparable, Growing, Joinable, Measurable, Rows, SometimesJoinable, State
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class TensorState:
         return sum(math.prod(tensor.shape[1:]) for tensor in self.tensors)
 
     def select(self, rows: Rows) -> TensorState:
-        return TensorState(tuple(tensor.index_select(0, rows) for tensor in self.tensors))
+        return TensorState(tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors))
 
     def join(self, other: TensorState) -> TensorState:
         return TensorState(tuple(map(torch.cat, zip(self.tensors, other.tensors, strict=True))))
@@ -46,6 +46,10 @@ class PairState:
         return can_join(self.first) and can_join(self.second)
 
     @property
+    def grows(self) -> bool:
+        return grows(self.first) or grows(self.second)
+
+    @property
     def size(self) -> int | None:
         first, second = size_of(self.first), size_of(self.second)
         return None if first is None or second is None else first + second
@@ -57,7 +61,8 @@ class PairState:
         return PairState(self.first.join(other.first), self.second.join(other.second))
 
     def same(self, other: PairState) -> Bool[Tensor, " batch"]:
-        return self.first.same(other.first) & self.second.same(other.second)
+        first = self.first.same(other.first)
+        return first & self.second.same(other.second).to(first.device)
 
 
 def can_join(state: State) -> bool:
@@ -67,9 +72,14 @@ def can_join(state: State) -> bool:
 
 def size_of(state: State) -> int | None:
     """How many numbers a row holds; None where that grows with each token, or where rows cannot be compared."""
-    if isinstance(state, Measurable):
-        return state.size
-    return 1 if isinstance(state, Comparable) else None
+    if grows(state) or not isinstance(state, Comparable):
+        return None
+    return state.size if isinstance(state, Measurable) else 1
+
+
+def grows(state: State) -> bool:
+    """Whether a state says that it grows with each token."""
+    return isinstance(state, Growing) and state.grows
 
 
 def can_recur(state: State) -> bool:

@@ -291,8 +291,9 @@ def start_over(path: Path) -> None:
 
 def check_records(there: list[Record], out: Path | str | None, signature: dict[str, Any]) -> list[Record]:
     """The records of a file, each shard once, if all of them are of this audit."""
-    unreadable, name = signature["model"].get("unreadable"), signature["model"].get("name")
-    if there and unreadable and name is None:
+    model = signature["model"]
+    unreadable, is_named = model.get("unreadable"), "name" in model or "digest" in model
+    if there and unreadable and not is_named:
         raise BadInput(
             f"{out} holds records already, and this model cannot be distinguished from others: "
             f"{', '.join(unreadable)} cannot be read; give the model a name (name=...), always the same one, or name "

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eosin.contracts import Decoder, Generative, Prefix, Token, Uniforms
+from eosin.contracts import Decoder, Digested, Generative, Prefix, Token, Uniforms
 from eosin.decoding.decode import complete
 from eosin.decoding.distribution import NextToken
 from eosin.decoding.job import Job
@@ -67,6 +67,7 @@ def identify(model: Generative) -> dict[str, Any]:
         "eos_ids": [int(token) for token in model.eos_ids],
         "weights": hash_tensors({name: p.detach().cpu().contiguous() for name, p in parameters.items()})[:DIGITS],
         "parts": parts[:DIGITS],
+        **({"digest": str(model.weights_digest)} if isinstance(model, Digested) else {}),
         **({"unreadable": inventory.unreadable[:MOST_UNREADABLE]} if inventory.unreadable else {}),
     }
 

@@ -28,9 +28,10 @@ from eosin.report.tables import render_text
 from eosin.report.verdict import propose_fix, render_verdict, write_verdict
 from eosin.storage.files import resolve_path
 
-DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. Records are written as
-shards of contexts finish. The same command prints them again, and resumes an audit that is not finished. `demo` (a
-tanh-RNN) and `demo-lstm` are small models that come with Eosin; each is audited with its self-terminating twin.
+DESCRIPTION = """MODEL is the directory of a trained run, hf: and a model of Hugging Face, or py:FILE:FUNCTION.
+Records are written as shards of contexts finish. The same command prints them again, and resumes an audit that is
+not finished. `demo` (a tanh-RNN) and `demo-lstm` are small models that come with Eosin; each is audited with its
+self-terminating twin.
 
 examples:
   eosin audit demo
@@ -38,6 +39,7 @@ examples:
   eosin audit runs/lstm --decoders greedy --contexts random --count 2000 --max-steps 500
   eosin audit runs/lstm --decoders nucleus:0.9 --fail-above 0.01 --fail-on upper
   eosin audit hf:my-model --prompts prompts.txt --decoders greedy,nucleus:0.9 --max-steps 500
+  eosin audit py:my_model.py:load --prompts prompts.txt --decoders greedy,nucleus:0.9
   eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival"""
 
 PAPER_DECODERS = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
@@ -137,7 +139,7 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     def describe(index: int) -> dict[str, str]:
         return {"model": loaded.describe()["run"], "prefix": loaded.decode_prefix(list(map(int, prefixes[index])))}
 
-    about = {**loaded.describe(), "contexts_from": name_contexts(options), "dtype": loaded.dtype}
+    about = {**loaded.describe(), "contexts_from": name_contexts(options), **loaded.describe_precision()}
     with (
         count_events("completion", len(prefixes) * len(decoders)) as progress,
         write_completions(options.completions, out, loaded.tokenizer, describe) as writer,
@@ -178,7 +180,7 @@ def name_contexts(options: argparse.Namespace) -> str:
 
 
 def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -> str:
-    parts = [name_contexts(options), count, options.max_steps, options.seed, loaded.dtype]
+    parts = [name_contexts(options), count, options.max_steps, options.seed, *loaded.describe_precision().values()]
     how = ["survival"] * options.survival + ["no-proofs"] * (options.no_proofs and not options.survival)
     return "-".join(map(str, [*parts, *how])) + ".jsonl"
 

@@ -14,17 +14,17 @@ import torch
 from eosin.auditing.identity import find_differences, identify
 from eosin.cli.model import LoadedModel, add_model_options, open_model
 from eosin.cli.terminal import escape_for_terminal
-from eosin.contracts import Generative
+from eosin.contracts import Generative, Movable
 from eosin.decoding.floor import Floor
 from eosin.errors import BadInput
 from eosin.guarantees.certificate import Certificate, certify, find_epsilon, find_floor
 from eosin.proofs.cycles import Cycle
 from eosin.proofs.saved_cycles import CertifiedCycle, read_certificates
 
-DESCRIPTION = """MODEL is a trained run or an hf: model. Nothing is decoded: what is guaranteed follows from the
-weights, the head and the decoder. With --budget N it also proposes a floor under p(eos), with which all but one
-decoding in a million end within N steps, and a head, with which every greedy decoding does. With --check it repeats the
-proofs of loops that `eosin audit` wrote, on the weights of the run.
+DESCRIPTION = """MODEL is a trained run, hf:... or py:FILE:FUNCTION. Nothing is decoded: what is guaranteed follows
+from the weights, the head and the decoder. With --budget N it also proposes a floor under p(eos), with which all but
+one decoding in a million end within N steps, and a head, with which every greedy decoding does. With --check it
+repeats the proofs of loops that `eosin audit` wrote, on the weights of the run.
 
 examples:
   eosin certify demo
@@ -127,8 +127,8 @@ def check_proofs(loaded: LoadedModel, options: argparse.Namespace) -> None:
 
 def convert_to_certified(model: Any, certificates: list[CertifiedCycle]) -> Any:
     """The model in the precision in which its weights are those of the certificates."""
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-        converted = copy.deepcopy(model).to(dtype)
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    for converted in (copy.deepcopy(model).to(dtype) for dtype in dtypes) if isinstance(model, Movable) else [model]:
         here = identify(converted)
         if not any(find_differences(certificate.model, here) for certificate in certificates):
             return converted

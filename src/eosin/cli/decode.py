@@ -32,10 +32,10 @@ from eosin.errors import BadInput
 from eosin.outcome import Completion
 from eosin.storage.json_lines import write_lines
 
-DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. For a run, a prompt
-becomes a context like those of the corpus: <bos> and its last k tokens. A loop is shown once, in brackets. Decoding
-stops as soon as a loop is proved never to end. `demo` and `demo-lstm` are small models that come with Eosin; each is
-followed by its self-terminating twin on the same contexts.
+DESCRIPTION = """MODEL is the directory of a trained run, hf: and a model of Hugging Face, or py:FILE:FUNCTION. For
+a run, a prompt becomes a context like those of the corpus: <bos> and its last k tokens. A loop is shown once, in
+brackets. Decoding stops as soon as a loop is proved never to end. `demo` and `demo-lstm` are small models that come
+with Eosin; each is followed by its self-terminating twin on the same contexts.
 
 examples:
   eosin decode demo

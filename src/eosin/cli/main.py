@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn
 
 import eosin
 from eosin.errors import BadInput
+from eosin.python_files import run_python_file
 
 GROUPS = {
     "my model": {
@@ -84,16 +84,11 @@ def run_command(arguments: Sequence[str]) -> None:
 
 
 def run_plugin(path: Path) -> None:
-    """Run a Python file as a module of its own, so that its classes can be found by the name of the module."""
+    """Run a Python file that registers rules, heads or cores."""
     try:
-        source = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"--plugin {path} is not UTF-8 text: {error}") from error
-    module = ModuleType(f"eosin_plugin_{path.stem}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(source, str(path), "exec"), vars(module))
+        run_python_file(path, "plugin")
+    except BadInput:
+        raise
     except Exception as error:  # the file may raise anything
         raise BadInput(f"--plugin {path} fails with {type(error).__name__}: {error}") from error
 

@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,30 @@ import torch
 from torch import Tensor
 
 from eosin.auditing.audit import is_steady_for
-from eosin.cli.numbers import whole_number
-from eosin.contracts import Decoder
+from eosin.cli.numbers import DEVICE_HELP, whole_number
+from eosin.contracts import Decoder, Movable, Words
 from eosin.data.prompts import read_texts
 from eosin.data.sources import CONTEXTS
 from eosin.data.tokenizer import PAD_ID
 from eosin.decoding.job import Job, Prefixes, check_whole
 from eosin.decoding.spec import parse_decoder
 from eosin.decoding.stopping import StopStrings
-from eosin.devices import PRECISIONS, choose_device
+from eosin.devices import PRECISIONS, Network, choose_device, has_float64
 from eosin.errors import BadInput
 from eosin.loading import import_hub, open_run
+from eosin.own_models import open_own_model
 from eosin.proofs.prover import Prover, prover_of
 from eosin.records.reading import choose_audit_folder
-from eosin.storage.files import HUB
+from eosin.storage.files import HUB, OWN
 from eosin.training.run import Run
 
 DTYPES = {**PRECISIONS, "float64": torch.float64}
 MOST_RANDOM = 1_000_000
 """Random contexts are drawn from the first one on, so there has to be a last one."""
+MODELS = (
+    "a run directory, demo, demo-lstm; hf: and a model folder, .gguf or hub id; or py:FILE:FUNCTION, a function that "
+    "returns a model, for which the code of the file is run"
+)
 SOURCES: dict[str, dict[str, Any]] = {
     "context": {"type": int, "metavar": "N", "help": "take context N, counted from 0 as in audits"},
     "prompt": {"metavar": "TEXT", "help": "continue this text"},
@@ -52,12 +57,14 @@ class LoadedModel:
     encode_prompts: Callable[[Sequence[str]], Prefixes]
     stop: StopStrings | None
     run: Run | None = None
-    """None of a model of Hugging Face."""
+    """None of a model of Hugging Face or of the user's own."""
+    origin: dict[str, str] = field(default_factory=dict)
+    """The file and the function of a model of the user's own."""
 
-    @property
-    def dtype(self) -> str:
-        """The precision of the weights."""
-        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+    def describe_precision(self) -> dict[str, str]:
+        """The part of a signature that says the precision of the weights; none for a model without parameters."""
+        first = next(iter(self.model.parameters()), None) if isinstance(self.model, Network) else None
+        return {} if first is None else {"dtype": str(first.dtype).removeprefix("torch.")}
 
     @property
     def audits(self) -> Path:
@@ -67,7 +74,7 @@ class LoadedModel:
 
     def describe(self) -> dict[str, Any]:
         """The part of a record's signature that names the model."""
-        return self.run.origin if self.run else {"run": self.audits.name}
+        return self.run.origin if self.run else {"run": self.audits.name, **self.origin}
 
     def take_contexts(self, split: str, count: int | None, seed: int) -> Tensor:
         """The first `count` contexts of a split of the run's corpus."""
@@ -94,7 +101,7 @@ class LoadedModel:
 def add_model_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The model and how it is read; returns the group of options for hf: models."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a run directory, demo, demo-lstm, or hf: and a model folder, .gguf or hub id")
+    add("model", metavar="MODEL", help=MODELS)
     add(
         "--dtype",
         choices=list(DTYPES),
@@ -116,7 +123,7 @@ def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None
     hub.add_argument(
         "--prompt-tokens", type=whole_number(1), metavar="N", help="read only the first N tokens of each prompt"
     )
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    add("--device", default="auto", help=DEVICE_HELP)
     add(
         "--stop",
         action="append",
@@ -157,15 +164,17 @@ def parse_one_decoder(text: str) -> Decoder:
 
 def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
     """The model that a command names. Commands that do not decode lack some of the options."""
-    given = {"device": "cpu", "stop": [], "chat": False, "prompt_tokens": None, **vars(options)}
+    given = {"device": "auto", "stop": [], "chat": False, "prompt_tokens": None, **vars(options)}
     device, dtype = choose_device(given["device"]), DTYPES.get(options.dtype)
+    if dtype is torch.float64 and not has_float64(device):
+        raise BadInput(f"--dtype float64: device {device.type} has no float64; choose float32, or --device cpu")
     if name.startswith(HUB):
         return open_hub_model(name, given, device, dtype)
     for option in ("eos", "trust_remote_code", "chat", "prompt_tokens"):
         if given[option] not in (None, False):
-            raise BadInput(
-                f"--{option.replace('_', '-')} is for {HUB} models, and {name} is a trained run: leave it out"
-            )
+            raise BadInput(f"--{option.replace('_', '-')} is for {HUB} models, and {name} is none: leave it out")
+    if name.startswith(OWN):
+        return open_user_model(name, given, device, dtype)
     run = open_run(name)
     return LoadedModel(
         name=name,
@@ -187,6 +196,54 @@ def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype
         encode_prompts=lambda texts: tokenizer.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
         stop=parse_stop_strings(given["stop"] or model.stop_strings, tokenizer),
     )
+
+
+def open_user_model(name: str, given: dict[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
+    own = open_own_model(name)
+    if not isinstance(own.model, Movable) and (given["device"] != "auto" or dtype is not None):
+        raise BadInput(f"{name} has no `to`, as a torch.nn.Module has: leave out --device and --dtype")
+    words = Tokens(own.words or NumbersAsWords(), own.model.vocab_size)
+    return LoadedModel(
+        name=name,
+        model=own.model.to(device, dtype) if isinstance(own.model, Movable) else own.model,
+        tokenizer=words,
+        encode_prompts=words.encode_prompts,
+        stop=parse_stop_strings(given["stop"], words),
+        origin={"file": str(own.file), "function": own.function},
+    )
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Words of the user's own, with the methods of a tokenizer that the commands use."""
+
+    words: Words
+    vocab_size: int
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.words.decode(list(ids))
+
+    def spell(self, token: int) -> str:
+        return self.words.decode([token])
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self._encode(text) for text in texts]
+
+    def _encode(self, text: str) -> list[int]:
+        try:
+            return list(self.words.encode(text))
+        except (ValueError, KeyError) as error:
+            raise BadInput(f"the prompt {text!r} cannot be read as tokens: {type(error).__name__}: {error}") from error
+
+
+class NumbersAsWords:
+    """Token ids with spaces between them, for a model without words."""
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
 
 
 def parse_stop_strings(strings: Sequence[str], tokenizer: Any) -> StopStrings | None:

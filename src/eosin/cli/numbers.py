@@ -6,6 +6,8 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
+DEVICE_HELP = "cpu, or what torch calls an accelerator: cuda, cuda:1, mps, xpu, ... (default: the accelerator, if any)"
+
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """A whole number from `least` to `most`."""

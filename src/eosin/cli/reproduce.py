@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eosin.cli.numbers import whole_number
+from eosin.cli.numbers import DEVICE_HELP, whole_number
 from eosin.cli.terminal import format_duration
 from eosin.errors import BadInput
 from eosin.events import Stopped
@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--set", action="append", metavar="SECTION.KEY=VALUE", help="change a setting of every model; may be repeated")
     add("--out", type=parse_folder, metavar="FOLDER", help="results (default: reproduction/PRESET)")
     add("--runs", type=parse_folder, metavar="FOLDER", help="runs and corpora (default: OUT/runs)")
-    add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+    add("--device", default="auto", help=DEVICE_HELP)
     add("--precision", default="auto", help="of the products in training (see eosin train)")
     add("--threads", type=whole_number(1, 1000), metavar="N", help="CPU threads (default: as many as cores)")
     add("--dry-run", action="store_true", help="only list the pieces, and which of them are finished")

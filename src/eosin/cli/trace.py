@@ -29,11 +29,12 @@ from eosin.decoding.loops import Tail, extend, find_loop
 from eosin.decoding.trace import Step, Trace
 from eosin.report.tables import Column, Table, render_text, shorten
 
-DESCRIPTION = """MODEL is the directory of a trained run, or hf: and a model of Hugging Face. One context is decoded.
-Each step is a line: the chosen token, its probability, the probability of eos and its rank (1 is the most probable
-token), how many tokens the decoder could choose from, and whether eos was among them. Probabilities are the model's,
-before temperature and truncation. A beam search of width k chooses from the k most probable tokens of its hypothesis.
-`demo` is a small model that comes with Eosin, `demo-st` its self-terminating twin.
+DESCRIPTION = """MODEL is the directory of a trained run, hf: and a model of Hugging Face, or py:FILE:FUNCTION. One
+context is decoded. Each step is a line: the chosen token, its probability, the probability of eos and its rank (1 is
+the most probable token), how many tokens the decoder could choose from, and whether eos was among them.
+Probabilities are the model's, before temperature and truncation. A beam search of width k chooses from the k most
+probable tokens of its hypothesis. `demo` is a small model that comes with Eosin, `demo-st` its self-terminating
+twin.
 
 examples:
   eosin trace demo

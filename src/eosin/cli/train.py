@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eosin.cli.numbers import real_number, whole_number
+from eosin.cli.numbers import DEVICE_HELP, real_number, whole_number
 from eosin.cli.progress import stop_at_signals
 from eosin.cli.terminal import format_duration
 from eosin.data.corpus import DATASET
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--data", metavar="TEXT", help="another text, or the folder of a prepared corpus")
     add("--seed", type=int, metavar="N", help="same as --set training.seed=N")
     add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting; may be repeated")
-    add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: as before, or cuda)")
+    add("--device", default="auto", help=DEVICE_HELP.replace("default: ", "default: as before, or "))
     add(
         "--precision",
         choices=["auto", *PRECISIONS],

@@ -38,7 +38,7 @@ def step_in_batch(model: Generative, prefixes: Prefix, size: int) -> tuple[Any, 
         return None
     rows = torch.arange(size, device=device) % len(prefixes)
     logits, state = model.step(prefixes[rows, -1], state.select(rows))
-    seen = survey(as_logits(logits), torch.tensor(model.eos_ids, device=device), size, Workspace())
+    seen = survey(as_logits(logits), size, Workspace(model.eos_ids))
     return state, raw_numbers(seen)
 
 

@@ -9,6 +9,7 @@ in the paper's experiments. It returns the best finished hypothesis.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from eosin.causes import Cause
 from eosin.contracts import EosIds, Rows, Stop, Token
-from eosin.decoding.distribution import NextToken, top_places
-from eosin.decoding.search import Search, Table, append_step
+from eosin.decoding.distribution import NextToken, is_one_of
+from eosin.decoding.search import History, Search, Table
 from eosin.errors import BadInput
 from eosin.log_odds import LogOdds, is_most_probable
 from eosin.outcome import Completion
@@ -75,14 +76,17 @@ class Beam:
 
 @dataclass
 class HypothesisTable(Table):
+    unfinished: Bool[Tensor, "contexts width"]
+    """Where there is a hypothesis to continue; on the CPU."""
+    finished: Int[Tensor, " contexts"]
+    """How many hypotheses have ended with eos; on the CPU."""
     score: Float64[Tensor, "contexts width"]
     """Of the unfinished hypotheses, best first; -inf where there is none."""
-    tokens: Int[Tensor, "contexts time width"]
-    parents: Int[Tensor, "contexts time width"]
+    tokens: History
+    parents: History
     """The place, one step earlier, of the hypothesis that each extends."""
-    finished: Int[Tensor, " contexts"]
-    """How many hypotheses have ended with eos."""
     best_score: Float64[Tensor, " contexts"]
+    """Of the best finished hypothesis; its last token is in `best_place` at step `best_step`."""
     best_step: Int[Tensor, " contexts"]
     best_place: Int[Tensor, " contexts"]
 
@@ -91,90 +95,104 @@ class Hypotheses(Search[HypothesisTable]):
     """Contexts of beam search. Rows of the batch are their unfinished hypotheses, context by context."""
 
     def __init__(self, beam: Beam, indices: Rows, eos_ids: EosIds, max_steps: int):
-        score = indices.new_full((len(indices), beam.width), -math.inf, dtype=torch.float64)
-        score[:, 0] = 0.0  # one hypothesis, without tokens
-        past = indices.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32)
+        unfinished = torch.zeros(len(indices), beam.width, dtype=torch.bool, device="cpu")
+        unfinished[:, 0] = True  # one hypothesis, without tokens
+        score = torch.where(unfinished, 0.0, -math.inf).double().to(eos_ids.device)
+        past = eos_ids.new_empty(len(indices), min(32, max_steps), beam.width, dtype=torch.int32)
+        none = eos_ids.new_zeros(len(indices))
         table = HypothesisTable(
             index=indices,
             steps=torch.zeros_like(indices),
-            score=score,
-            tokens=past,
-            parents=past.clone(),
+            unfinished=unfinished,
             finished=torch.zeros_like(indices),
-            best_score=torch.full_like(indices, -math.inf, dtype=torch.float64),
-            best_step=torch.zeros_like(indices),
-            best_place=torch.zeros_like(indices),
+            score=score,
+            tokens=History(past),
+            parents=History(past.clone()),
+            best_score=torch.full_like(score[:, 0], -math.inf),
+            best_step=none,
+            best_place=none,
         )
         super().__init__(table, eos_ids, max_steps)
         self.beam = beam
 
     @property
-    def unfinished(self) -> Bool[Tensor, "contexts width"]:
-        return self.table.score > -math.inf
+    def owners(self) -> Rows:
+        return self.table.unfinished.nonzero()[:, 0]
 
     @property
-    def owners(self) -> Rows:
-        return self.unfinished.nonzero()[:, 0]
+    def _places(self) -> Rows:
+        """The place of each row among all places of all contexts."""
+        return self.table.unfinished.flatten().nonzero()[:, 0]
 
     def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
-        row_of = self.unfinished.flatten().cumsum(0).view_as(self.table.score) - 1
-        score, token, parent = self._best_expansions(next_token)
-        ends = torch.isin(token, self.eos_ids) & (score > -math.inf)
+        table = self.table
+        row_of_place = (table.unfinished.flatten().cumsum(0).view_as(table.unfinished) - 1).to(table.score.device)
+        score, token, parent = self._find_best_expansions(next_token)
+        ends = is_one_of(token, self.ends) & (score > -math.inf)
         self._record(score, token, parent, ends)
-        terminated = (self.table.finished >= self.beam.needed) | ~self.unfinished.any(1)
-        over = terminated | (self.table.steps == self.max_steps)
-        left = self.unfinished & ~over[:, None]
+        ended, table.unfinished = self._fetch(next_token, ends, table.score > -math.inf)
+        table.steps += 1
+        table.finished += ended.sum(1)
+        terminated = (table.finished >= self.beam.needed) | ~table.unfinished.any(1)
+        over = terminated | (table.steps == self.max_steps)
+        left = (table.unfinished & ~over[:, None]).flatten().nonzero()[:, 0].to(token.device)
         if over.any():
             self._finish(over.nonzero()[:, 0], terminated)
-            self.table = self.table.select((~over).nonzero()[:, 0])
-        return token[left], row_of.gather(1, parent)[left]
+            self._keep((~over).nonzero()[:, 0])
+        return token.flatten()[left], row_of_place.gather(1, parent).flatten()[left]
 
-    def _best_expansions(self, next_token: NextToken) -> tuple[Tensor, Tensor, Tensor]:
+    def _find_best_expansions(self, next_token: NextToken) -> tuple[Tensor, Tensor, Tensor]:
         """Score, token and parent of the `width` best expansions of each context; the earlier of equal ones first."""
-        width, unfinished = self.beam.width, self.unfinished
-        ranked = next_token.top(min(width, next_token.vocab_size))
-        shape = (*unfinished.shape, ranked.ids.shape[1])
-        score = torch.full(shape, -math.inf, dtype=torch.float64, device=unfinished.device)
-        score[unfinished] = self.table.score[unfinished][:, None] + ranked.log_probs
-        token = torch.zeros(shape, dtype=torch.int64, device=unfinished.device)
-        token[unfinished] = ranked.ids
-        score, token = score.flatten(1), token.flatten(1)
-        place = top_places(score, torch.arange(score.shape[1], device=score.device).expand_as(score), width)
-        return score.gather(1, place), token.gather(1, place), place // shape[2]
+        ranked = next_token.top(self.beam.width)
+        scores, places = self.table.score, self._places.to(next_token.device)
+        expansions = ranked.ids.shape[1]
+        extended = scores.flatten()[places][:, None] + ranked.log_probs
+        score = extended.new_full((scores.numel(), expansions), -math.inf).index_copy(0, places, extended)
+        token = ranked.ids.new_zeros(score.shape).index_copy(0, places, ranked.ids)
+        score, token = score.view(len(scores), -1), token.view(len(scores), -1)
+        best = score.sort(dim=1, descending=True, stable=True).indices[:, : self.beam.width]
+        return score.gather(1, best), token.gather(1, best), best // expansions
 
     def _record(self, score: Tensor, token: Tensor, parent: Tensor, ends: Bool[Tensor, "contexts width"]) -> None:
-        table = self.table
-        table.tokens = append_step(table.tokens, table.steps, token, self.max_steps)
-        table.parents = append_step(table.parents, table.steps, parent, self.max_steps)
-        table.steps += 1
+        table, longest = self.table, int(self.table.steps.max())
+        table.tokens = table.tokens.append(token, longest)
+        table.parents = table.parents.append(parent, longest)
         table.score = score.masked_fill(ends, -math.inf)
-        table.finished += ends.sum(1)
         newest = score.masked_fill(~ends, -math.inf)
-        better = newest.amax(1) > table.best_score
-        table.best_score = torch.where(better, newest.amax(1), table.best_score)
-        table.best_step = torch.where(better, table.steps, table.best_step)
+        best = newest.amax(1)
+        better = best > table.best_score
+        step = (table.steps + 1).to(better.device)
+        table.best_score = torch.where(better, best, table.best_score)
+        table.best_step = torch.where(better, step, table.best_step)
         table.best_place = torch.where(better, newest.argmax(1), table.best_place)
 
     def _finish(self, contexts: Rows, terminated: Bool[Tensor, " contexts"]) -> None:
         """Complete with the best finished hypothesis, or the best unfinished one if none ended before the limit."""
         table = self.table.select(contexts)
-        none = table.finished == 0
-        step = torch.where(none, table.steps, table.best_step)
-        place = torch.where(none, table.score.argmax(1), table.best_place)
-        score = torch.where(none, table.score.amax(1), table.best_score)
-        columns = (table.index, step, place, terminated[contexts], table.steps, score)
-        for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            index, length, last, ended, steps, log_prob = values
-            tokens = trace_back(table.tokens[row, :length], table.parents[row, :length], last)
-            self.ended.append(Completion(index, tokens, Cause.EOS if ended else Cause.LIMIT, steps, log_prob))
+        none = (table.finished == 0).tolist()
+        steps, ended = table.steps.tolist(), terminated[contexts].tolist()
+        finished = zip(*(c.tolist() for c in (table.best_score, table.best_step, table.best_place)), strict=True)
+        unfinished = zip(*(c.tolist() for c in (table.score.amax(1), table.score.argmax(1))), strict=True)
+        for row, (index, best, other) in enumerate(zip(table.index.tolist(), finished, unfinished, strict=True)):
+            log_prob, length, place = (other[0], steps[row], other[1]) if none[row] else best
+            tokens = self._trace_back(int(contexts[row]), length, place)
+            cause = Cause.EOS if ended[row] else Cause.LIMIT
+            self.ended.append(Completion(index, tokens, cause, steps[row], log_prob))
 
-    def tokens_of(self, row: int) -> list[int]:
-        context, place = self.unfinished.nonzero()[row].tolist()
-        length = int(self.table.steps[context])
-        return trace_back(self.table.tokens[context, :length], self.table.parents[context, :length], place).tolist()
+    def _trace_back(self, context: int, length: int, place: int) -> Int[Tensor, " time"]:
+        """The tokens of the hypothesis that was in a place of a context after so many steps."""
+        steps = [int(self.table.steps[context])]
+        (tokens,), (parents,) = (past.fetch([context], steps) for past in (self.table.tokens, self.table.parents))
+        return trace_back(tokens[:length], parents[:length], place)
 
-    def log_prob_of(self, row: int) -> float:
-        return float(self.table.score[self.unfinished][row])
+    def tokens_of(self, rows: Sequence[int]) -> list[list[int]]:
+        width, places = self.beam.width, self._places
+        found = (divmod(int(places[row]), width) for row in rows)
+        return [self._trace_back(c, int(self.table.steps[c]), place).tolist() for c, place in found]
+
+    def log_probs_of(self, rows: Sequence[int]) -> list[float]:
+        log_probs: list[float] = self.table.score.flatten().cpu()[self._places[list(rows)]].tolist()
+        return log_probs
 
 
 def trace_back(

@@ -21,6 +21,7 @@ from torch.nn import functional
 from eosin.contracts import Generative, LanguageModel, Prefix, Token, Tokens
 from eosin.decoding.job import pool_of, window_of
 from eosin.decoding.scoring import score_by_steps
+from eosin.devices import exact_device, to_float64
 from eosin.log_odds import Promise, apply_temperature, get_promise
 from eosin.logits import Logits, Rewritten, as_logits, log1mexp, log_odds_of_eos
 from eosin.states import PairState, TensorState
@@ -83,7 +84,7 @@ class Floor(nn.Module):
 
     def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
         logits, inner = self.model.prefill(prefix)
-        steps = torch.ones(len(prefix), dtype=torch.int64, device=prefix.device)
+        steps = torch.ones(len(prefix), dtype=torch.int64, device=exact_device(prefix.device))
         return self._raise(logits, steps), PairState(inner, TensorState((steps,)))
 
     def step(self, token: Token, state: PairState) -> tuple[Logits, PairState]:
@@ -95,11 +96,12 @@ class Floor(nn.Module):
         if len(self.eos_ids) > 1 or not isinstance(self.model, LanguageModel):
             return score_by_steps(self, prefix, continuation)
         plain = self.model.score(prefix, continuation)
-        score = plain.double()
+        score = to_float64(plain)
+        continuation = continuation.to(score.device)
         log_factor = self._log_factor(torch.arange(1, continuation.shape[1] + 1, device=score.device))
         # all tokens but eos are made less probable by the same factor
         eos = log1mexp(log1mexp(score) + log_factor)
-        return torch.where(continuation == self.eos_ids[0], eos, score + log_factor).to(plain.dtype)
+        return torch.where(continuation == self.eos_ids[0], eos, score + log_factor).to(plain.dtype).to(plain.device)
 
     def _raise(self, logits: Logits | Tensor, steps: Tensor) -> Logits:
         log_factor = self._log_factor(steps)

@@ -21,18 +21,20 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from eosin.contracts import Decoder, Rows, State, Token
-from eosin.decoding.distribution import NextToken, Workspace, survey
+from eosin.contracts import Decoder, Prefix, Rows, State, Token
+from eosin.decoding.distribution import Workspace, survey
 from eosin.decoding.job import Context, Job
 from eosin.decoding.search import Search
-from eosin.devices import own_precision
+from eosin.devices import exact_device, own_precision
+from eosin.errors import BadInput
 from eosin.events import Event, Watch, ignore
 from eosin.logits import Logits, as_logits
 from eosin.outcome import Completion, Proof
-from eosin.states import can_join
+from eosin.states import can_join, grows
 
 SMALLEST_BATCH, BATCH_MULTIPLE = 16, 8
-"""A matrix product of few rows, or of an odd number, can round differently (docs/log.md). So batches are padded."""
+"""A matrix product of few rows, or of an odd number, can round differently (docs/log.md). So batches are padded, unless
+the state grows with every token: then the bits of a row depend on the lengths of the others anyway."""
 ROOM_TO_OPEN = 8
 """New contexts enter when one part in so many of the pool is free: reading a prefix has a price of its own."""
 
@@ -103,6 +105,8 @@ class Cohort:
     """The model's state."""
     memory: Any = None
     """What the prover remembers of each row: a state too, so that its rows are selected and joined alike."""
+    pads: bool = True
+    """Whether the batch is padded."""
 
     def room(self, capacity: int) -> int:
         """How many contexts may enter now; none where the model's state cannot be joined, or for too few to matter."""
@@ -118,17 +122,18 @@ class Cohort:
         theirs = mine + torch.arange(other.search.rows, device=device)
         rows = torch.cat([torch.arange(self.search.rows, device=device), theirs])
         memory = None if self.memory is None else self.memory.join(other.memory)
-        both = Cohort(search, torch.cat([self.token, other.token]), self.state.join(other.state), memory)
-        return both.select(pad_rows(rows))
+        token, state = torch.cat([self.token, other.token]), self.state.join(other.state)
+        return Cohort(search, token, state, memory, self.pads)._select(rows)
 
-    def select(self, rows: Rows) -> Cohort:
+    def _select(self, rows: Rows) -> Cohort:
+        rows = pad_rows(rows) if self.pads else rows
         memory = None if self.memory is None else self.memory.select(rows)
-        return Cohort(self.search, self.token[rows], self.state.select(rows), memory)
+        return replace(self, token=self.token[rows], state=self.state.select(rows), memory=memory)
 
     def retire(self, proofs: Mapping[int, Proof]) -> Cohort:
         """The cohort without the rows that were proved infinite."""
         left = self.search.retire(proofs)
-        return self.select(pad_rows(left)) if len(left) else self
+        return self._select(left.to(self.token.device)) if len(left) else self
 
 
 Prove = Callable[[Cohort], Cohort]
@@ -143,18 +148,29 @@ class Loop:
         self.model = job.model
         self.decoder = decoder
         self.prove = prove
-        self.workspace = Workspace()
+        self.workspace = Workspace(job.model.eos_ids)
+        self.pads: bool | None = None
+        """Whether batches are padded; that is known once there is a state."""
+        self._known_kinds: tuple[type, ...] = ()
 
     @own_precision()
     @torch.inference_mode()
     def enter(self, contexts: list[Context]) -> Cohort:
         """Read the prefixes, which have one length, and choose the first token after each."""
         prefixes = torch.stack([context.prefix for context in contexts])
-        indices = torch.tensor([context.index for context in contexts], device=prefixes.device)
-        eos_ids = torch.tensor(self.model.eos_ids, device=prefixes.device)
+        indices = torch.tensor([context.index for context in contexts], device="cpu")
+        eos_ids = torch.tensor(self.model.eos_ids, device=exact_device(prefixes.device))
         search = self.decoder.begin(indices, eos_ids, self.job.max_steps, self.job.seed, self.job.stop)
-        rows = pad_rows(torch.arange(len(contexts), device=prefixes.device))
-        return self._advance(search, *self._check(self.model.prefill(prefixes[rows]), len(rows)))
+        return self._advance(search, *self._prefill(prefixes))
+
+    def _prefill(self, prefixes: Prefix) -> tuple[Logits, State]:
+        padded = self._pad(torch.arange(len(prefixes), device=prefixes.device))
+        logits, state = self._check(self.model.prefill(prefixes[padded]), len(padded))
+        if self.pads is None:
+            self.pads = not grows(state)
+            if self.pads and padded_size(len(prefixes)) > len(prefixes):
+                return self._prefill(prefixes)
+        return logits, state
 
     @own_precision()
     @torch.inference_mode()
@@ -165,48 +181,43 @@ class Loop:
 
     def _check(self, answer: object, rows: int) -> tuple[Logits, State]:
         """The model's answer, if it is logits of the right shape and a state."""
+        logits: Any
+        state: Any
         logits, state = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
         expected: tuple[int, ...] = (rows, self.model.vocab_size)
         shape: tuple[int, ...] = ()
-        if isinstance(logits, Tensor | Logits) and isinstance(state, State):
+        kinds = type(logits), type(state)
+        if kinds == self._known_kinds or (isinstance(logits, Tensor | Logits) and isinstance(state, State)):
+            self._known_kinds = kinds
             shape = tuple(logits.shape)
             if shape == expected:
                 return as_logits(logits), state
-        raise ValueError(
+        raise BadInput(
             f"prefill and step must return logits of shape {expected} (rows, vocab_size) and a state with select; "
             f"got {type(logits).__name__} of shape {shape} and {type(state).__name__}"
         )
 
     def _advance(self, search: Search[Any], logits: Logits, state: State, memory: Any = None) -> Cohort:
-        rows_before = search.rows
-        next_token = survey(logits, search.eos_ids, rows_before, self.workspace)
-        check_finite(next_token, search)
-        token, parents = search.advance(next_token)
-        if not len(parents):
-            return Cohort(search, token, state)
-        rows = pad_rows(torch.arange(len(parents), device=parents.device))
-        if len(parents) < rows_before or not torch.equal(parents, rows[:rows_before]):
-            state = state.select(parents[rows])
-            memory = memory if memory is None else memory.select(parents[rows])
-        cohort = Cohort(search, token[rows], state, memory)
+        token, parents = search.advance(survey(logits, search.rows, self.workspace))
+        if not len(token):
+            return Cohort(search, token, state, pads=bool(self.pads))
+        token = self._pad(token).to(logits.device)
+        if parents is not None:
+            rows = self._pad(parents).to(logits.device)
+            state = state.select(rows)
+            memory = None if memory is None else memory.select(rows)
+        cohort = Cohort(search, token, state, memory, bool(self.pads))
         return self.prove(cohort) if self.prove else cohort
+
+    def _pad(self, rows: Tensor) -> Tensor:
+        return pad_rows(rows) if self.pads else rows
 
 
 def pad_rows(rows: Rows) -> Int[Tensor, " batch"]:
     """The rows, repeated up to a batch size at which every row rounds the same."""
-    return rows[torch.arange(padded_size(len(rows)), device=rows.device) % len(rows)]
+    size = padded_size(len(rows))
+    return rows if size == len(rows) else rows[torch.arange(size, device=rows.device) % len(rows)]
 
 
 def padded_size(rows: int) -> int:
     return max(SMALLEST_BATCH, -(-rows // BATCH_MULTIPLE) * BATCH_MULTIPLE)
-
-
-def check_finite(next_token: NextToken, search: Search[Any]) -> None:
-    broken = ~next_token.log_total.isfinite()
-    if broken.any():
-        row = int(broken.nonzero()[0, 0])
-        raise ValueError(
-            f"logits of context {search.index_of(row)} at step {int(search.steps[row]) + 1} are not a distribution: "
-            "they contain NaN or +inf, or are all -inf; the model must return finite logits or -inf, at least one of "
-            "them finite"
-        )

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from eosin.causes import Cause
 from eosin.contracts import Chooser, EosIds, Rows, Stop, Token, Uniforms
-from eosin.decoding.distribution import NextToken
-from eosin.decoding.randomness import uniforms
-from eosin.decoding.search import Search, Table, append_step
+from eosin.decoding.distribution import NextToken, is_one_of
+from eosin.decoding.randomness import Numbers
+from eosin.decoding.search import History, Search, Table
 from eosin.outcome import Completion
+
+S = TypeVar("S", bound="Paths")
 
 
 @dataclass
 class PathTable(Table):
     log_prob: Float64[Tensor, " contexts"]
-    history: Int[Tensor, "contexts time"]
+    history: History
 
 
 class Paths(Search[PathTable]):
@@ -34,13 +38,15 @@ class Paths(Search[PathTable]):
         table = PathTable(
             index=indices,
             steps=torch.zeros_like(indices),
-            log_prob=torch.zeros_like(indices, dtype=torch.float64),
-            history=indices.new_empty(len(indices), min(32, max_steps), dtype=torch.int32),
+            log_prob=torch.zeros(len(indices), dtype=torch.float64, device=eos_ids.device),
+            history=History(eos_ids.new_empty(len(indices), min(32, max_steps), dtype=torch.int32)),
         )
         super().__init__(table, eos_ids, max_steps)
         self.chooser = chooser
         self.seed = seed
         self.stop = stop
+        self._numbers: Numbers | None = None
+        self._no_numbers = table.log_prob.new_zeros(1, 2)
 
     @property
     def rows(self) -> int:
@@ -48,49 +54,72 @@ class Paths(Search[PathTable]):
 
     @property
     def owners(self) -> Rows:
-        return torch.arange(self.contexts, device=self.table.index.device)
+        return torch.arange(self.contexts, device="cpu")
 
-    def advance(self, next_token: NextToken) -> tuple[Token, Rows]:
+    def join(self: S, other: S) -> S:
+        both = super().join(other)
+        both._numbers = None
+        return both
+
+    def advance(self, next_token: NextToken) -> tuple[Token, Rows | None]:
         table = self.table
-        token = self.choose(next_token, uniforms(self.seed, table.index, table.steps))
-        table.history = append_step(table.history, table.steps, token, self.max_steps)
+        token = self.choose(next_token, self._draw())
+        table.history = table.history.append(token, int(table.steps.max()))
         table.log_prob += next_token.log_probs_of(token)
+        (terminated,) = self._fetch(next_token, is_one_of(token, self.ends))
         table.steps += 1
-        terminated, stopped = torch.isin(token, self.eos_ids), self._stopped()
+        stopped = self._find_stops()
         over = terminated | stopped | (table.steps == self.max_steps)
+        if not over.any():
+            return token, None
         rows = (~over).nonzero()[:, 0]
-        if len(rows) < len(token):
-            self._finish(over.nonzero()[:, 0], terminated, stopped)
-            self.table = table.select(rows)
-        return token[rows], rows
+        self._finish(over.nonzero()[:, 0], terminated, stopped)
+        self._keep(rows)
+        return token[rows.to(token.device)], rows
 
     def choose(self, next_token: NextToken, numbers: Uniforms) -> Token:
         return self.chooser.choose(next_token, numbers)
 
-    def _stopped(self) -> Bool[Tensor, " contexts"]:
+    def _draw(self) -> Uniforms:
+        """Two numbers per row; zeros where the decoder does not use them."""
+        table = self.table
+        if not self.chooser.draws:
+            if len(self._no_numbers) != self.rows:
+                self._no_numbers = table.log_prob.new_zeros(self.rows, 2)
+            return self._no_numbers
+        if self._numbers is None or not self._numbers.left:
+            self._numbers = Numbers(self.seed, table.index, table.steps, self.eos_ids.device)
+        return self._numbers.take()
+
+    def _keep(self, contexts: Rows) -> None:
+        super()._keep(contexts)
+        if self._numbers is not None:
+            self._numbers.select(contexts)
+
+    def _find_stops(self) -> Bool[Tensor, " contexts"]:
         """Which contexts have produced a stop string."""
-        stopped = torch.zeros_like(self.table.index, dtype=torch.bool)
-        if self.stop is not None:
-            for row in range(self.rows):
-                stopped[row] = self.stop(self.tokens_of(row))
-        return stopped
+        if self.stop is None:
+            return torch.zeros_like(self.table.index, dtype=torch.bool)
+        return torch.tensor([self.stop(tokens) for tokens in self.tokens_of(range(self.rows))], device="cpu")
 
     def _finish(self, rows: Rows, terminated: Bool[Tensor, " contexts"], stopped: Bool[Tensor, " contexts"]) -> None:
-        table = self.table.select(rows)
-        tokens = table.history[:, : int(table.steps.max())].cpu().long()
-        columns = (rows, table.index, table.steps, terminated[rows], stopped[rows], table.log_prob)
-        for place, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            row, index, steps, ended, stop, log_prob = values
+        table, places = self.table, rows.tolist()
+        columns = [column[rows].tolist() for column in (table.index, table.steps, terminated, stopped)]
+        steps = columns[1]
+        log_probs, made = self.log_probs_of(places), table.history.fetch(places, steps)
+        weights = self.weights_of(places, steps)
+        for index, count, ended, stop, log_prob, tokens, weight in zip(*columns, log_probs, made, weights, strict=True):
             cause = Cause.EOS if ended else Cause.STOP if stop else Cause.LIMIT
-            made, weights = tokens[place, :steps], self.weights_of(row)
-            self.ended.append(Completion(index, made, cause, steps, log_prob, survival=weights))
+            self.ended.append(Completion(index, tokens.long(), cause, count, log_prob, survival=weight))
 
-    def weights_of(self, row: int) -> Float64[Tensor, " length"] | None:
-        """The weight of the path after each step, for the survival estimator."""
-        return None
+    def weights_of(self, rows: Sequence[int], steps: Sequence[int]) -> Sequence[Float64[Tensor, " length"] | None]:
+        """The weight of each path after each step, for the survival estimator."""
+        return [None] * len(rows)
 
-    def tokens_of(self, row: int) -> list[int]:
-        return self.table.history[row, : int(self.table.steps[row])].tolist()
+    def tokens_of(self, rows: Sequence[int]) -> list[list[int]]:
+        steps = self.table.steps[list(rows)].tolist()
+        return [tokens.tolist() for tokens in self.table.history.fetch(rows, steps)]
 
-    def log_prob_of(self, row: int) -> float:
-        return float(self.table.log_prob[row])
+    def log_probs_of(self, rows: Sequence[int]) -> list[float]:
+        log_probs: list[float] = self.table.log_prob.cpu()[list(rows)].tolist()
+        return log_probs

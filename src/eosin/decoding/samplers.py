@@ -28,6 +28,7 @@ class LeftToRight:
 
     rows_per_context = 1
     keeps_eos = False
+    draws = True
 
     def check(self, vocab_size: int) -> None:
         """Any vocabulary will do."""
@@ -43,8 +44,10 @@ class LeftToRight:
 class Greedy(LeftToRight):
     """The most probable token; of equally probable ones the one with the lowest id."""
 
+    draws = False
+
     def choose(self, next_token: NextToken, uniforms: Uniforms) -> Token:
-        return next_token.top(1).ids[:, 0]
+        return next_token.best()
 
     def kept(self, next_token: NextToken) -> Bool[Tensor, "batch vocab"]:
         """The one token that can be chosen."""
@@ -130,7 +133,8 @@ class Draw:
         """eos with its share of the kept mass, else the other token."""
         eos_mass = self.eos_probs.sum(1)
         ends = uniforms[:, 0] * (eos_mass + self.other_mass) < eos_mass
-        return torch.where(ends, eos_ids[quantile(self.eos_probs, uniforms[:, 1])], self.other)
+        eos = eos_ids if len(eos_ids) == 1 else eos_ids[quantile(self.eos_probs, uniforms[:, 1])]
+        return torch.where(ends, eos, self.other)
 
     @property
     def survival(self) -> Float64[Tensor, " batch"]:
@@ -151,9 +155,9 @@ def draw(truncation: Truncation, next_token: NextToken, uniforms: Uniforms) -> D
     if kept is None:
         return draw_from_front(truncation, next_token, uniforms)
     drawn = draw_from_list(kept, uniforms)
-    if kept.complete.all():
-        return drawn
     rows = (~kept.complete).nonzero()[:, 0]
+    if not len(rows):
+        return drawn
     return drawn.replace_rows(rows, draw_from_front(truncation, next_token.select(rows), uniforms[rows]))
 
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eosin.decoding.distribution import NextToken, sort_places
+from eosin.decoding.distribution import BLOCK, NextToken, sort_first
 
 BINS = 1024
 SPAN = 24.0
@@ -57,30 +57,52 @@ def find_line(next_token: NextToken, order: Order, weight: Weight, enough: Enoug
 
     A front never becomes too light by growing.
     """
+    find = find_bin if next_token.vocab_size > BLOCK else take_all
+    ids, log_probs, before, some = find(next_token, order, weight, enough)
+    places = sort_first(order(log_probs), log_probs.shape[1])
+    ids, log_probs = ids.gather(1, places), log_probs.gather(1, places)
+    weights = weight(log_probs).double() * (ids < next_token.vocab_size)
+    last = (~enough(before + weights.cumsum(2))).sum(1, keepdim=True)
+    last = last.minimum((ids < next_token.vocab_size).sum(1, keepdim=True) - 1).clamp(min=0)
+    last_id = ids.gather(1, last)[:, 0]
+    return Line(
+        order,
+        torch.where(some, order(log_probs).gather(1, last)[:, 0], -math.inf),
+        torch.where(some, last_id if keeps_last else last_id - 1, next_token.vocab_size),
+    )
+
+
+Crowd = tuple[Tensor, Tensor, Tensor, Tensor]
+"""The tokens among which the line falls, padded with id = vocab_size, and their log-probabilities; the weight of all
+before them; and whether there is a line, because all tokens together weigh enough."""
+
+
+def take_all(next_token: NextToken, order: Order, weight: Weight, enough: Enough) -> Crowd:
+    """A small vocabulary is sorted whole."""
+    log_probs = next_token.rounded_log_probs()
+    ids = torch.arange(next_token.vocab_size, device=log_probs.device).expand(next_token.rows, -1)
+    total = weight(log_probs).double().sum(2, keepdim=True)
+    return ids, log_probs, torch.zeros_like(total), enough(total)[:, 0]
+
+
+def find_bin(next_token: NextToken, order: Order, weight: Weight, enough: Enough) -> Crowd:
     digits: list[Tensor] = []
     before: Tensor | float = 0.0
-    some = torch.ones(next_token.rows, dtype=torch.bool, device=next_token.device)
-    while len(digits) < MOST_DIGITS:
+    some: Tensor | None = None
+    while True:
         by_bin, sizes = sum_bins(next_token, order, weight, digits)
         running = before + by_bin.cumsum(2)
         reached = enough(running)
-        some = some & reached.any(1) if not digits else some
+        some = reached.any(1) if some is None else some
         # in a later pass rounding may leave the last bin just short: it is the one all the same
         last_filled = BINS - 1 - (sizes > 0).flip(1).int().argmax(1)
         digit = torch.where(reached.any(1), reached.int().argmax(1), last_filled)[:, None]
         before = (running - by_bin).gather(2, digit.expand(len(running), -1, -1))
         digits.append(digit)
-        if sizes.gather(1, digit).max() <= CROWD:
-            break
-    ids, preference, weights = sort_bin(next_token, order, weight, digits)
-    last = (~enough(before + weights.double().cumsum(2))).sum(1, keepdim=True)
-    last = last.minimum((ids < next_token.vocab_size).sum(1, keepdim=True) - 1)
-    last_id = ids.gather(1, last)[:, 0]
-    return Line(
-        order,
-        torch.where(some, preference.gather(1, last)[:, 0], -math.inf),
-        torch.where(some, last_id if keeps_last else last_id - 1, next_token.vocab_size),
-    )
+        crowd = int(sizes.gather(1, digit).max())
+        if crowd <= CROWD or len(digits) == MOST_DIGITS:
+            ids = list_bin(next_token, order, digits, crowd)
+            return ids, next_token.rounded_log_probs_of(ids), before, some
 
 
 def sum_bins(
@@ -101,7 +123,8 @@ def next_digit(
     preference: Float[Tensor, "batch n"], digits: list[Tensor]
 ) -> tuple[Float[Tensor, "batch n"], Int[Tensor, "batch n"]]:
     """One where the leading digits are the given ones, else zero; and the digit that follows them."""
-    rest = (preference * (-BINS / SPAN)).clamp_(0, BINS - 1e-3)
+    # NaN has no digit; it is found out at the end of the step
+    rest = (preference * (-BINS / SPAN)).nan_to_num_(0.0).clamp_(0, BINS - 1e-3)
     matching = torch.ones_like(rest)
     for digit in digits:
         matching *= rest.floor() == digit
@@ -109,24 +132,16 @@ def next_digit(
     return matching, rest.long()
 
 
-def sort_bin(
-    next_token: NextToken, order: Order, weight: Weight, digits: list[Tensor]
-) -> tuple[Int[Tensor, "batch m"], Float[Tensor, "batch m"], Float[Tensor, "sums batch m"]]:
-    """Ids, preferences and weights of the tokens in one bin of each row, in order; padded with id = vocab_size."""
-    found = []
-    for ids, log_probs in next_token.parts():
-        preference = order(log_probs)
-        matching, bin_ = next_digit(preference, digits[:-1])
-        row, column = ((bin_ == digits[-1]) & (matching > 0)).nonzero(as_tuple=True)
-        found.append((row, ids[column], preference[row, column], log_probs[row, column]))
-    row, *columns = (torch.cat(parts) for parts in zip(*found, strict=True))
-    by_row = row.argsort(stable=True)
-    sizes = row.bincount(minlength=next_token.rows)
-    row, place = row[by_row], torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row[by_row]]
-    ids, preference, log_probs = (
-        column.new_full((next_token.rows, int(sizes.max())), padding).index_put((row, place), column[by_row])
-        for column, padding in zip(columns, (next_token.vocab_size, -math.inf, -math.inf), strict=True)
-    )
-    places = sort_places(preference, ids)
-    ids, preference, log_probs = (column.gather(1, places) for column in (ids, preference, log_probs))
-    return ids, preference, weight(log_probs) * (ids < next_token.vocab_size)
+def list_bin(next_token: NextToken, order: Order, digits: list[Tensor], crowd: int) -> Int[Tensor, "batch crowd"]:
+    """The tokens in one bin of each row that can occur, in the order of their ids, padded with id = vocab_size."""
+    ids, members = [], []
+    for some_ids, log_probs in next_token.parts():
+        matching, bin_ = next_digit(order(log_probs), digits[:-1])
+        ids.append(some_ids)
+        members.append((bin_ == digits[-1]) & (matching > 0) & (log_probs > -math.inf))
+    is_member = torch.cat(members, dim=1)
+    row, column = is_member.nonzero(as_tuple=True)
+    ends = is_member.sum(1).cumsum(0)
+    place = torch.arange(len(row), device=row.device) - (ends - is_member.sum(1))[row]
+    padded = torch.full((next_token.rows, crowd), next_token.vocab_size, device=row.device)
+    return padded.index_put((row, place), torch.cat(ids)[column]).sort(1).values

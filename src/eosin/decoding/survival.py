@@ -11,6 +11,7 @@ w below the least weight becomes the least weight with probability w / least, el
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,7 @@ from eosin.contracts import Decoder, Drawing, EosIds, Rows, Stop, Token, Uniform
 from eosin.decoding.distribution import NextToken
 from eosin.decoding.paths import Paths, PathTable
 from eosin.decoding.samplers import LeftToRight
-from eosin.decoding.search import append_step
+from eosin.decoding.search import History
 from eosin.errors import BadInput
 
 LEAST_WEIGHT = 1e-4
@@ -67,7 +68,7 @@ def survival_of(decoder: Decoder) -> Survival:
 @dataclass
 class WeightTable(PathTable):
     weight: Float64[Tensor, " contexts"]
-    weights: Float64[Tensor, "contexts time"]
+    weights: History
 
 
 class WeightedPaths(Paths):
@@ -81,16 +82,16 @@ class WeightedPaths(Paths):
         super().__init__(estimator, indices, eos_ids, max_steps, seed, stop)
         self.estimator = estimator
         ones = torch.ones_like(self.table.log_prob)
-        self.table = WeightTable(**vars(self.table), weight=ones, weights=ones[:, None].expand(-1, 1).clone())
+        self.table = WeightTable(**vars(self.table), weight=ones, weights=History(ones.new_empty(len(ones), 32)))
 
     def choose(self, next_token: NextToken, numbers: Uniforms) -> Token:
         table, drawn = self.table, self.estimator.sampler.draw(next_token, numbers)
         table.weight = roulette(table.weight * drawn.survival, numbers[:, 0], self.estimator.least)
-        table.weights = append_step(table.weights, table.steps, table.weight, self.max_steps)
+        table.weights = table.weights.append(table.weight, int(table.steps.max()))
         return torch.where(table.weight == 0, self.eos_ids[0], drawn.other)
 
-    def weights_of(self, row: int) -> Float64[Tensor, " length"]:
-        return self.table.weights[row, : int(self.table.steps[row])].cpu()
+    def weights_of(self, rows: Sequence[int], steps: Sequence[int]) -> Sequence[Float64[Tensor, " length"] | None]:
+        return self.table.weights.fetch(rows, steps)
 
 
 def roulette(

@@ -128,6 +128,7 @@ def trace(
 class Replay(LeftToRight):
     """Chooses given tokens, and notes before each of them what another decoder could have chosen."""
 
+    draws = False
     decoder: Traceable
     tokens: list[int]
     steps: list[Step] = field(default_factory=list)

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from eosin.contracts import EosIds, Truncation
-from eosin.decoding.distribution import LARGEST_TIE, NextToken, Ranked
+from eosin.decoding.distribution import LARGEST_TIE, NextToken, mask_tokens
 from eosin.decoding.selection import Line, Order, by_probability, find_line
 from eosin.errors import BadInput
 from eosin.log_odds import LogOdds, is_most_probable, pass_on
@@ -56,11 +56,11 @@ class Kept:
     eos_log_probs: Float64[Tensor, "batch eos"]
     """The same for the tokens that end it."""
     complete: Bool[Tensor, " batch"]
-    """False where the rule might keep more tokens than are listed."""
+    """False where the rule might keep other tokens than are listed."""
 
     def mask(self, eos_ids: EosIds, vocab_size: int) -> Bool[Tensor, "batch vocab"]:
         """True at every kept token."""
-        mask = Ranked(self.ids, self.log_probs).mask(vocab_size)
+        mask = mask_tokens(self.ids, self.log_probs, vocab_size)
         mask[:, eos_ids] = self.eos_log_probs > -math.inf
         return mask
 
@@ -165,17 +165,18 @@ class Rule:
         raise NotImplementedError
 
     def keep(self, next_token: NextToken) -> Kept | None:
-        ranked = next_token.top(self.few)
+        ranked = next_token.guess_top(self.few)
         looked_at = ranked.ids.shape[1]
         count = self.count(ranked.log_probs, next_token)
         kept = torch.arange(looked_at, device=count.device) < count[:, None]
+        complete = self.is_complete(count, looked_at) | (looked_at == next_token.vocab_size)
         is_eos = ranked.ids[..., None] == next_token.eos_ids
         eos_kept = (is_eos & kept[..., None]).any(1)
         return Kept(
             ids=ranked.ids,
             log_probs=ranked.log_probs.masked_fill(~kept | is_eos.any(-1), -math.inf),
             eos_log_probs=next_token.eos_log_probs.masked_fill(~eos_kept, -math.inf),
-            complete=self.is_complete(count, looked_at) | (looked_at == next_token.vocab_size),
+            complete=complete if ranked.sure is None else complete & (ranked.sure | ~kept).all(1),
         )
 
     def margin(self, leads: Float64[Tensor, "vocab n"]) -> Float64[Tensor, " n"]:
@@ -237,8 +238,11 @@ class Threshold(Rule):
         return (log_probs >= self._least(next_token)[:, None]).sum(1).clamp(min=1)
 
     def line(self, next_token: NextToken) -> Line:
-        least = self._least(next_token).minimum(next_token.best_log_prob).to(next_token.dtype)
-        return Line(by_probability, least, torch.full_like(least, next_token.vocab_size, dtype=torch.int64))
+        least, best = self._least(next_token), next_token.best()
+        none = next_token.best_log_prob < least
+        of_best = next_token.rounded_log_probs_of(best[:, None])[:, 0]
+        preference = torch.where(none, of_best, least.to(of_best.dtype))
+        return Line(by_probability, preference, torch.where(none, best, next_token.vocab_size))
 
 
 @dataclass(frozen=True)

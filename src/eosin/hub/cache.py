@@ -32,6 +32,8 @@ OTHER_STATES = ("conv", "recurrent", "ssm")
 class CacheState:
     """Keys and values of every layer, and the padding of each row."""
 
+    grows = True
+
     cache: Any
     padding: Int[Tensor, " batch"]
 

@@ -29,6 +29,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.utils import GenerationMixin
 
 from eosin.contracts import BoundedHead, Head, HeadMemories, HeadMemory
+from eosin.devices import exact_device, to_float64
 from eosin.errors import BadInput
 from eosin.hub.endings import to_ids
 from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
@@ -73,16 +74,21 @@ class SelfTerminatingConfig(PreTrainedConfig):
 
 
 class MemoryLayer(DynamicLayer):
-    """The memory of a head after every position, as a layer of the cache."""
+    """The memory of a head after every position, as a layer of the cache, on the device of the model.
 
-    def extend(self, memories: HeadMemories) -> None:
-        as_keys = memories.flatten(2) if memories.dim() > 2 else memories[..., None]
-        self.update(as_keys[:, None], as_keys[:, None])
+    A float64 is kept as two numbers of 32 bits: the device may have no float64.
+    """
+
+    def extend(self, memories: HeadMemories, device: torch.device) -> None:
+        numbers = memories.flatten(2) if memories.dim() > 2 else memories[..., None]
+        as_keys = numbers.contiguous().view(torch.int32).to(device)[:, None]
+        self.update(as_keys, as_keys)
 
     @property
     def last(self) -> Float64[Tensor, "batch numbers"]:
         keys: Any = self.keys
-        return keys[:, 0, -1]
+        last: Tensor = keys[:, 0, -1].to(exact_device(keys.device))
+        return last.contiguous().view(torch.float64)
 
 
 class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
@@ -128,7 +134,8 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         # a cache that is being filled has the new positions already; the memory has not
         memory = get_memory_layer(cache)
         new = input_ids.shape[1] if input_ids is not None else others["inputs_embeds"].shape[1]
-        start = logits.new_zeros(len(logits), *self.head.memory_shape, dtype=torch.float64)
+        exact = exact_device(logits.device)
+        start = torch.zeros(len(logits), *self.head.memory_shape, dtype=torch.float64, device=exact)
         if memory is not None and memory.get_seq_length() > 0 and logits.shape[1] == new:
             start = memory.last.view_as(start)
         if self.config.count_prompt and attention_mask is not None:
@@ -138,7 +145,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         answer.logits, memories = self._rewrite(logits, counted, start)
         if memory is not None:
             skipped = memories.new_zeros(len(memories), new - memories.shape[1], *memories.shape[2:])
-            memory.extend(torch.cat([skipped, memories], dim=1))
+            memory.extend(torch.cat([skipped, memories], dim=1), logits.device)
         if labels is not None:
             vocab_size = answer.logits.shape[-1]
             answer.loss = self.loss_function(
@@ -152,15 +159,15 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> tuple[Float[Tensor, "batch time vocab"], HeadMemories]:
         """The logits, those of eos rewritten where the position counts, and the memory after each position."""
         eos_ids = torch.tensor(self.config.eos_ids, device=logits.device)
-        exact = logits.float()
-        eos_logits = exact[..., eos_ids].double()
-        others = exact.index_fill(-1, eos_ids, -math.inf).logsumexp(-1).double()
+        logits, counted = logits.float(), counted.to(start.device)
+        eos_logits = to_float64(logits[..., eos_ids])
+        others = to_float64(logits.index_fill(-1, eos_ids, -math.inf).logsumexp(-1))
         log_odds = eos_logits.logsumexp(-1) - others
         head_logits = log_odds if self.head.logit_favors_eos else -log_odds
         log_survival, memories = run_where_counted(self.head, head_logits, counted, start)
         rewritten = rewrite_eos(eos_logits, others, lambda _: log_survival)
-        chosen = torch.where(counted[..., None], rewritten, eos_logits).to(exact.dtype)
-        return exact.index_copy(-1, eos_ids, chosen), memories
+        chosen = torch.where(counted[..., None], rewritten, eos_logits).to(logits.dtype).to(logits.device)
+        return logits.index_copy(-1, eos_ids, chosen), memories
 
     def promise(self, temperature: float = 1.0) -> Promise:
         """The bound of the head, whatever the model inside says."""

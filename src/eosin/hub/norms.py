@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eosin.devices import own_precision
+from eosin.devices import own_precision, to_float64
 
 NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "norm_f")
 LARGE = 1e4
@@ -36,12 +36,13 @@ def bound_log_odds(model: Any, eos_ids: tuple[int, ...], temperature: float = 1.
     if found is None or factor <= 0 or is_capped:
         return -math.inf
     gain, shift = found
-    weight, bias = output.weight.detach().double(), getattr(output, "bias", None)
+    weight, bias = to_float64(output.weight.detach()), getattr(output, "bias", None)
     eos = eos_ids[0]  # all eos tokens together are at least as probable as the first
     difference = weight - weight[eos]
     lead = math.sqrt(len(gain)) * (difference * gain).norm(dim=1) + difference @ shift
     if bias is not None:
-        lead = lead + bias.detach().double() - bias.detach().double()[eos]
+        exact_bias = to_float64(bias.detach())
+        lead = lead + exact_bias - exact_bias[eos]
     lead[list(eos_ids)] = -math.inf
     return -float((lead * factor / temperature).logsumexp(0))
 
@@ -56,8 +57,8 @@ def measure_logit_factor(model: Any, norm: Any, output: Any) -> float:
     some = torch.arange(SOME_TOKENS, device=output.weight.device)[None] % output.weight.shape[0]
     try:
         with torch.no_grad():
-            logits = model(input_ids=some, use_cache=False).logits.double()
-            plain = output(seen[-1]).double() if seen else torch.zeros_like(logits)
+            logits = to_float64(model(input_ids=some, use_cache=False).logits)
+            plain = to_float64(output(seen[-1])) if seen else torch.zeros_like(logits)
     finally:
         hook.remove()
     if plain.shape != logits.shape or not plain.any():
@@ -81,9 +82,9 @@ def read_gain_and_bias(norm: Any) -> tuple[Tensor, Tensor] | None:
     signs = ones.clone()
     signs[:, ::2] *= -1
     with torch.no_grad():
-        plus, minus, mixed = (norm(each)[0].double() for each in (ones, -ones, signs))
+        plus, minus, mixed = (to_float64(norm(each)[0]) for each in (ones, -ones, signs))
     bias = (plus + minus) / 2
-    directions = signs[0].double() / LARGE
+    directions = to_float64(signs[0]) / LARGE
     # for equal inputs, a norm that subtracts the mean returns the bias
     gain = (mixed - bias) * directions
     behaves = torch.allclose(plus, bias, atol=CLOSE) or torch.allclose(plus, gain + bias, atol=CLOSE, rtol=CLOSE)

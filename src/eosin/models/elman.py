@@ -16,12 +16,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eosin.devices import has_fused_layers
+
 
 class ElmanLayer(nn.RNN):
     """One layer, batch first. Without gradients it is torch's own, whose bits decoding and proofs rest upon."""
 
     def forward(self, inputs: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        if inputs.is_cuda or not torch.is_grad_enabled():
+        if has_fused_layers(inputs.device) or not torch.is_grad_enabled():
             return super().forward(inputs, start)
         input_weight, hidden_weight, input_bias, hidden_bias = self.parameters()
         columns = functional.linear(inputs, input_weight, input_bias + hidden_bias)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,7 +22,7 @@ from eosin.contracts import (
     Tokens,
     is_defined_together,
 )
-from eosin.devices import own_precision
+from eosin.devices import exact_device, own_precision, to_float64
 from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
 from eosin.logits import Factored, Logits, Rewritten, log1mexp
 from eosin.models.heads import keeps_softmax
@@ -72,7 +74,8 @@ class NeuralLM(nn.Module):
         self.embedding.reset_parameters()
 
     def initial(self, batch: int) -> PairState:
-        memory = torch.zeros(batch, *self.head.memory_shape, dtype=torch.float64, device=self.output.bias.device)
+        exact = exact_device(self.output.bias.device)
+        memory = torch.zeros(batch, *self.head.memory_shape, dtype=torch.float64, device=exact)
         return PairState(self.core.initial(batch), TensorState((memory,)))
 
     def forward(self, tokens: Tokens, state: PairState, context: int = 0) -> tuple[Logits, PairState]:
@@ -117,8 +120,11 @@ class NeuralLM(nn.Module):
         if not isinstance(self.core, BoundedCore):
             return -math.inf
         (eos_id,) = self.eos_ids
-        weight, bias = self.output.weight.detach().double(), self.output.bias.detach().double()
-        lead = self.core.reach(weight - weight[eos_id]) + bias - bias[eos_id]
+        weight, bias = (to_float64(tensor.detach()) for tensor in (self.output.weight, self.output.bias))
+        core: Any = self.core
+        if weight.device != self.output.weight.device:
+            core = copy.deepcopy(core).to(weight.device)
+        lead = core.reach(weight - weight[eos_id]) + bias - bias[eos_id]
         lead[eos_id] = -math.inf
         bound = -float((lead / temperature).logsumexp(0))
         return -math.inf if math.isnan(bound) else bound
@@ -132,7 +138,7 @@ class NeuralLM(nn.Module):
         hidden, target = hidden[wanted], continuation[wanted]
         if log_survival is None:
             return log_softmax_at(hidden, self.output.weight, self.output.bias, target)
-        return self._log_probs_given(log_survival[wanted], hidden, target)
+        return self._log_probs_given(log_survival[wanted.to(log_survival.device)], hidden, target)
 
     def _log_probs_given(self, log_survival: Tensor, hidden: Tensor, target: Tensor) -> Tensor:
         """p(eos) is that of the head; the other tokens share the rest as in the softmax without eos."""
@@ -141,8 +147,10 @@ class NeuralLM(nn.Module):
         among_others = log_softmax_at(
             hidden[others], self.output.weight, self.output.bias, target[others], without=eos_id
         )
+        ends, others, shares = (tensor.to(log_survival.device) for tensor in (ends, others, among_others))
         log_probs = log_survival.index_copy(0, ends, log1mexp(log_survival[ends]))
-        return log_probs.index_add(0, others, among_others.to(log_probs.dtype)).to(among_others.dtype)
+        log_probs = log_probs.index_add(0, others, shares.to(log_probs.dtype))
+        return log_probs.to(hidden.dtype).to(hidden.device)
 
     def _read_last(self, tokens: Tokens, state: PairState) -> tuple[Logits, PairState]:
         hidden, log_survival, state = self._read(tokens, state, context=tokens.shape[1] - 1)
@@ -155,7 +163,7 @@ class NeuralLM(nn.Module):
         # a product by elements: a row's bits must not depend on the number of rows, as they do in a matrix product
         eos_logits = (hidden * self.output.weight[eos_id]).sum(-1) + self.output.bias[eos_id]
         (memory,) = state.second.tensors
-        log_survival, memories = self.head(eos_logits, memory)
+        log_survival, memories = self.head(eos_logits.to(memory.device), memory)
         return hidden, log_survival, PairState(core_state, TensorState((memories[:, -1],)))
 
     def _make_logits(self, hidden: Tensor, log_survival: Tensor | None) -> Logits:

@@ -9,6 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eosin.devices import has_fused_layers
 from eosin.models.dropout import dropout
 from eosin.models.elman import ElmanLayer
 from eosin.states import TensorState
@@ -115,7 +116,7 @@ class SteadyGRU(nn.GRU):
     """
 
     def forward(self, inputs: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        if inputs.is_cuda:
+        if has_fused_layers(inputs.device):
             return super().forward(inputs, start)
         hidden, rows = start[0], []
         input_weight, hidden_weight, input_bias, hidden_bias = self.parameters()

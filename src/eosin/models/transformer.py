@@ -25,8 +25,7 @@ class KeyValues:
     Rows are aligned at their ends; a shorter row has unused places in front.
     """
 
-    size = None
-    """The state grows with every token, so it never recurs."""
+    grows = True
 
     keys: Float[Tensor, "batch layers heads time size"]
     values: Float[Tensor, "batch layers heads time size"]

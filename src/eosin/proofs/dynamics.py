@@ -1,4 +1,7 @@
-"""A recurrent model as a dynamical system in float64, for proofs about its cycles."""
+"""A recurrent model as a dynamical system in float64, for proofs about its cycles.
+
+The arithmetic of a proof is on the CPU, wherever the model is: it consists of many small operations.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from eosin.contracts import HasStepFormula, StepFormula, is_defined_together
-from eosin.devices import own_precision
+from eosin.devices import own_precision, to_float64
 from eosin.proofs.expansion import Expansion
 from eosin.states import TensorState
 
@@ -40,8 +43,8 @@ class Dynamics:
         self.core: Any = formula.core
         self.exact = in_float64(self.core)
         self.embedding = formula.embedding.detach()
-        self.weight = formula.weight.detach().double()
-        self.bias = formula.bias.detach().double()
+        self.weight = formula.weight.detach().cpu().double()
+        self.bias = formula.bias.detach().cpu().double()
         self.magnitudes = self.weight.abs()
         self.squares = self.weight.square().sum(1)
         self.unit = torch.finfo(self.embedding.dtype).eps / 2
@@ -54,14 +57,20 @@ class Dynamics:
         """The length of the vector."""
         self.weights = [LOWER_WEIGHS ** (self.core.depth - 1 - part // self.per_layer) for part in range(self.parts)]
         """Of the parts of the state, the lowest layer first."""
+        self.weight_of_number = torch.tensor(self.weights, dtype=torch.float64, device="cpu").repeat_interleave(
+            self.core.width
+        )
 
     def advance(self, token: int, state: Float64[Tensor, " state"]) -> Float64[Tensor, " state"]:
         """The state after one more token."""
-        return torch.cat(self._next_parts(self.embedding[token].double(), state))
+        return torch.cat(self._next_parts(self._embed(token), state))
 
     def expand(self, token: int, state: Expansion) -> Expansion:
         """The same with its error bound."""
-        return Expansion.concatenate(self._next_parts(state.constant(self.embedding[token].double()), state))
+        return Expansion.concatenate(self._next_parts(state.constant(self._embed(token)), state))
+
+    def _embed(self, token: int) -> Float64[Tensor, " width"]:
+        return self.embedding[token].cpu().double()
 
     def _next_parts(self, inputs: Any, state: Any) -> list[Any]:
         """The parts of a state are slices of a vector, or of an expansion."""
@@ -80,13 +89,12 @@ class Dynamics:
         dtype, generator = self.embedding.dtype, torch.Generator("cpu").manual_seed(0)
         directions = torch.randn(MEASURED_ROWS, len(state), dtype=torch.float64, generator=generator, device="cpu")
         directions[::2] = directions[::2, :1]  # every other one the same everywhere: there equal roundings add up
-        lengths = torch.linspace(0, NEARBY, MEASURED_ROWS, dtype=torch.float64, device=state.device)
-        directions = directions.to(state.device)
+        lengths = torch.linspace(0, NEARBY, MEASURED_ROWS, dtype=torch.float64, device="cpu")
         vectors = state + directions / directions.norm(dim=1, keepdim=True) * lengths[:, None]
         before = self.memory(vectors, dtype)
         _, after = self.core(self.embedding[token].repeat(MEASURED_ROWS, 1, 1), before)
-        exact = torch.stack([self.advance(token, row) for row in self.weigh(before)])
-        return float((self.weigh(after) - exact).norm(dim=1).max())
+        exact = torch.stack([self.advance(token, row) for row in self.weigh(before).cpu()])
+        return float((self.weigh(after).cpu() - exact).norm(dim=1).max())
 
     @own_precision()
     def leads(self, token: int, state: Float64[Tensor, " state"]) -> tuple[Tensor, Tensor]:
@@ -112,17 +120,18 @@ class Dynamics:
 
     def numbers(self, state: Any) -> Float64[Tensor, "batch state"]:
         """The same without weights."""
-        return torch.cat(state.first.tensors, dim=1).double()
+        return to_float64(torch.cat(state.first.tensors, dim=1))
 
     def weigh(self, memory: TensorState) -> Float64[Tensor, "batch state"]:
-        parts = zip(memory.tensors, self.weights, strict=True)
-        return torch.cat([part.double() * weight for part, weight in parts], dim=1)
+        numbers = to_float64(torch.cat(memory.tensors, dim=1))
+        return numbers * self.weight_of_number.to(numbers.device)
 
     def memory(self, vectors: Float64[Tensor, "batch state"], dtype: torch.dtype) -> TensorState:
         """The state of the core that such vectors stand for, rounded to a precision."""
         parts = zip(vectors.chunk(self.parts, dim=1), self.weights, strict=True)
-        return TensorState(tuple((part / weight).to(dtype).contiguous() for part, weight in parts))
+        device = self.embedding.device
+        return TensorState(tuple((part / weight).to(dtype).contiguous().to(device) for part, weight in parts))
 
 
 def in_float64(core: Any) -> Any:
-    return copy.deepcopy(core).double()
+    return copy.deepcopy(core).cpu().double()

@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from eosin.contracts import Decoder, Generative, Predictable, Rows, Token
 from eosin.decoding.distribution import Workspace, survey
 from eosin.decoding.loop import SMALLEST_BATCH, Cohort
 from eosin.decoding.loops import reduce_cycle, rotate_cycle
-from eosin.devices import device_of
 from eosin.logits import as_logits
 from eosin.outcome import Proof
 from eosin.proofs.cycles import Cycle, prove_cycle
@@ -50,58 +51,61 @@ class Prover:
         self.dynamics: Dynamics | None = dynamics_of(model) if has_margin(decoder) else None
         self.cycles: list[Cycle] = []
         self.not_before: Counter[tuple[int, ...]] = Counter()
-        self.workspace = Workspace()
-        self.device = device_of(model) or torch.device("cpu")
-        self.eos_ids = torch.tensor(model.eos_ids, device=self.device)
+        self.workspace = Workspace(model.eos_ids)
 
     def __call__(self, cohort: Cohort) -> Cohort:
         if not can_recur(cohort.state):
             return cohort
         now = Sighting.of(cohort)
-        before = now if cohort.memory is None else Sighting(cohort.memory, now.rows)
-        proofs = self._in_known_cycles(now)
-        for row, exactly in self._find_returns(now, before):
-            if row in proofs:
-                continue
-            turn = cohort.search.tokens_of(row)[int(before.steps[row]) - 1 : -1]
-            if proof := self._prove(row, exactly, now, turn):
-                proofs[row] = proof
+        before = now if cohort.memory is None else Sighting(cohort.memory, now.steps)
+        proofs, returns = self._look(now, before)
+        turns = cohort.search.tokens_of([each.row for each in returns])
+        for each, tokens in zip(returns, turns, strict=True):
+            if proof := self._prove(each.row, each.exactly, now, tokens[each.since - 1 : -1]):
+                proofs[each.row] = proof
         cohort = replace(cohort, memory=now.renew(before))
         return cohort.retire(proofs) if proofs else cohort
 
-    def _find_returns(self, now: Sighting, before: Sighting) -> list[tuple[int, bool]]:
-        """Rows about to read the remembered token in the remembered state or near it; True where it is that state."""
-        since = before.steps >= FIRST_LOOK
-        rows = ((now.token == before.token) & since & (now.steps > before.steps))[: now.rows].nonzero()[:, 0]
-        if not len(rows):
-            return []
-        here, there = now.state.select(rows), before.state.select(rows)
-        back = exactly = here.same(there)
-        if self.dynamics is not None:
-            distance = (self.dynamics.vectors(here) - self.dynamics.vectors(there)).norm(dim=1)
-            back = exactly | (distance <= NEAR)
-        return list(zip(rows[back].tolist(), exactly[back].tolist(), strict=True))
+    def _look(self, now: Sighting, before: Sighting) -> tuple[dict[int, Proof], list[Return]]:
+        """The rows in the ball of a certified cycle, about to read its first token, and the others that came back.
 
-    def _in_known_cycles(self, now: Sighting) -> dict[int, Proof]:
-        """Rows in the ball of a certified cycle, about to read its first token."""
-        if self.dynamics is None or not self.cycles:
-            return {}
-        first = torch.tensor([cycle.tokens[0] for cycle in self.cycles], device=now.token.device)
-        rows, numbers = (now.token[: now.rows, None] == first).nonzero(as_tuple=True)
-        if not len(rows):
-            return {}
-        vectors = self.dynamics.vectors(now.state.select(rows))
-        centres = torch.stack([cycle.centre for cycle in self.cycles])[numbers]
-        radii = torch.tensor([cycle.radius for cycle in self.cycles], dtype=torch.float64, device=rows.device)[numbers]
-        within = (vectors - centres).norm(dim=1) <= radii
-        pairs = zip(rows[within].tolist(), numbers[within].tolist(), strict=True)
-        return {row: Proof(self.cycles[number].tokens, CERTIFIED) for row, number in pairs}
+        All rows are looked at on the device; the host gets those that may be meant, and then what became of them.
+        """
+        rows, cycles = len(now.steps), self.cycles if self.dynamics else []
+        if int(now.steps.max()) <= FIRST_LOOK and not cycles:
+            return {}, []
+        token, since = now.token[:rows, None], before.since[:rows]
+        back = (now.token == before.token)[:rows] & (since >= FIRST_LOOK) & (now.since[:rows] > since)
+        first = torch.tensor([cycle.tokens[0] for cycle in cycles], dtype=token.dtype, device=token.device)
+        row, number = torch.cat([back[:, None], token == first], dim=1).nonzero(as_tuple=True)
+        if not len(row):
+            return {}, []
+        here, there = now.state.select(row), before.state.select(row)
+        exactly = here.same(there)
+        close = exactly if self.dynamics is None else self._are_close(self.dynamics, here, there, number, exactly)
+        facts = torch.stack([close.to(row.device), number, row, since[row], exactly], dim=1).tolist()
+        found = [(number, Return(row, since, bool(exactly))) for close, number, row, since, exactly in facts if close]
+        proofs = {back.row: Proof(cycles[number - 1].tokens, CERTIFIED) for number, back in found if number}
+        return proofs, [back for number, back in found if not number and back.row not in proofs]
+
+    def _are_close(
+        self, dynamics: Dynamics, here: Any, there: Any, number: Tensor, exactly: Bool[Tensor, " found"]
+    ) -> Bool[Tensor, " found"]:
+        """Whether each row is near its earlier state (number 0) or in the ball of the cycle with its number."""
+        vectors = dynamics.vectors(here)
+        number, exactly = number.to(vectors.device), exactly.to(vectors.device)
+        centres = [vectors.new_zeros(dynamics.size), *(cycle.centre.to(vectors.device) for cycle in self.cycles)]
+        radii = vectors.new_tensor([NEAR, *(cycle.radius for cycle in self.cycles)])
+        returns = number == 0
+        centre = torch.where(returns[:, None], dynamics.vectors(there), torch.stack(centres)[number])
+        near = (vectors - centre).norm(dim=1) <= radii[number]
+        return near | (exactly & returns)
 
     def _prove(self, row: int, exactly: bool, now: Sighting, turn: list[int]) -> Proof | None:
         """Prove that a row that came back after a turn of these tokens never ends, if it can be proved now."""
         if set(turn) & set(self.model.eos_ids):
             return None
-        if self.steady and exactly and self._is_recurrence(now.state_of(row), turn):
+        if self.steady and exactly and self._is_recurrence(now.repeat(row), turn):
             return Proof(tuple(reduce_cycle(turn)), RECURRENCE)
         if self.dynamics is not None:
             self._try_cycle(self.dynamics, reduce_cycle(turn), now, row)
@@ -109,14 +113,14 @@ class Prover:
 
     def _is_recurrence(self, start: Any, turn: Sequence[int]) -> bool:
         """Whether the tokens of one turn, read once more, are forced and bring the state back."""
-        state = start
+        state, forced = start.state, start.token == start.token
         for token, following in zip(turn, [*turn[1:], turn[0]], strict=True):
-            logits, state = self.model.step(torch.full((SMALLEST_BATCH,), token, device=self.device), state)
-            next_token = survey(as_logits(logits), self.eos_ids, 1, self.workspace)
-            chosen = self.decoder.choose(next_token, torch.zeros(1, 2, dtype=torch.float64, device=self.device))
-            if int(chosen) != following or int(self.decoder.kept(next_token).sum()) > 1:
-                return False
-        return bool(state.same(start).all())
+            logits, state = self.model.step(torch.full_like(start.token, token), state)
+            next_token = survey(as_logits(logits), 1, self.workspace)
+            numbers = torch.zeros(1, 2, dtype=torch.float64, device=next_token.device)
+            chosen, kept = self.decoder.choose(next_token, numbers), self.decoder.kept(next_token).sum(1)
+            forced = forced & ((chosen == following) & (kept <= 1)).to(forced.device)
+        return bool((forced & state.same(start.state)).all())
 
     def _try_cycle(self, dynamics: Dynamics, turn: list[int], now: Sighting, row: int) -> None:
         """Prove the cycle, if it is new or if rows still go around it long after the last attempt.
@@ -127,7 +131,7 @@ class Prover:
         if step < self.not_before[cycle]:
             return
         self.not_before[cycle] = PATIENCE * step
-        vector = dynamics.vectors(now.state_of(row))[0]
+        vector = dynamics.vectors(now.repeat(row).state)[0].cpu()
         while tuple(turn) != cycle:
             vector = dynamics.advance(turn[0], vector)
             turn = turn[1:] + turn[:1]
@@ -137,19 +141,30 @@ class Prover:
 
 
 @dataclass(frozen=True)
+class Return:
+    """A row that came back."""
+
+    row: int
+    since: int
+    """The step at which it was in this place before."""
+    exactly: bool
+    """Whether its state is the same bit for bit."""
+
+
+@dataclass(frozen=True)
 class Sighting:
     """Rows at one moment: the state of the model, the token to be read next and the step."""
 
     memory: PairState
     """The state beside token and step, so that rows are selected and joined with those of the model."""
-    rows: int
-    """Rows behind these repeat them."""
+    steps: Rows
+    """Of the rows now, on the CPU; rows of the batch behind these repeat them."""
 
     @classmethod
     def of(cls, cohort: Cohort) -> Sighting:
-        batch, steps = len(cohort.token), cohort.search.steps
-        repeated = torch.arange(batch, device=steps.device) % len(steps)
-        return cls(PairState(cohort.state, TensorState((cohort.token, steps[repeated]))), len(steps))
+        steps = cohort.search.steps
+        repeated = steps[torch.arange(len(cohort.token), device="cpu") % len(steps)].to(cohort.token.device)
+        return cls(PairState(cohort.state, TensorState((cohort.token, repeated))), steps)
 
     @property
     def state(self) -> Any:
@@ -160,20 +175,23 @@ class Sighting:
         return self.memory.second.tensors[0]
 
     @property
-    def steps(self) -> Rows:
+    def since(self) -> Rows:
+        """The step of each row at that moment."""
         return self.memory.second.tensors[1]
 
-    def state_of(self, row: int) -> Any:
-        """The state of one row, in a batch large enough for its bits not to depend on the batch."""
-        return self.state.select(torch.full((SMALLEST_BATCH,), row, device=self.token.device))
+    def repeat(self, row: int) -> Sighting:
+        """One row, in a batch large enough for its bits not to depend on the batch."""
+        rows = torch.full_like(self.token[:1], row).expand(SMALLEST_BATCH)
+        return Sighting(self.memory.select(rows), self.steps[[row]])
 
     def renew(self, before: Sighting) -> PairState:
         """What to remember: this sighting at steps 16, 32, 64, ..., the earlier one at others."""
         due = (self.steps >= FIRST_LOOK) & (self.steps & (self.steps - 1) == 0)
         if before is self or not due.any():
             return before.memory
-        rows = torch.arange(len(due), device=due.device)
-        return before.memory.join(self.memory).select(torch.where(due, rows + len(rows), rows))
+        rows, batch = torch.arange(len(self.token), device="cpu"), len(self.token)
+        chosen = torch.where(due[rows % len(due)], rows + batch, rows)
+        return before.memory.join(self.memory).select(chosen.to(self.token.device))
 
 
 def has_margin(decoder: Predictable) -> bool:

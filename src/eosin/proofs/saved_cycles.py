@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,7 @@ class CertifiedCycle:
         decoder, dynamics = to_decoder(self.decoder), dynamics_of(model)
         if dynamics is None or not isinstance(decoder, Predictable):
             return None
-        here = replace(self.cycle, centre=self.cycle.centre.to(dynamics.weight.device))
-        return reprove_cycle(dynamics, here, model.eos_ids, decoder.margin)
+        return reprove_cycle(dynamics, self.cycle, model.eos_ids, decoder.margin)
 
 
 def cycles_path(records: Path) -> Path:

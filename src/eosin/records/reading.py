@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eosin.errors import BadInput
 from eosin.records.record import Counts, Record, add_shards, read_records
-from eosin.storage.files import HUB
+from eosin.storage.files import HUB, OWN
 
 PATTERNS = ("*.jsonl", "audits/*.jsonl", "*/audits/*.jsonl", "*/*.jsonl", "records/*/*.jsonl")
 """Where records are: in a folder of records, a run directory, a folder of runs, the results of a reproduction, and
@@ -19,8 +19,9 @@ their records.
 
 
 def choose_audit_folder(name: str) -> Path:
-    """The folder for the records of a model without a run directory: a bundled run, or a model of Hugging Face."""
-    return Path("audits") / (re.sub(r"[^\w.+-]+", "-", name.removeprefix(HUB)).strip("-.") or "model")
+    """The folder for the records of a model without a run directory: a bundled one, `hf:` or `py:`."""
+    place = re.sub(r"[^\w.+-]+", "-", name.removeprefix(HUB).removeprefix(OWN)).strip("-.")
+    return Path("audits") / (place or "model")
 
 
 def examples_path(records: Path) -> Path:

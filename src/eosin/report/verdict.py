@@ -283,7 +283,8 @@ def write_hub_fix(worst: Record, sampler: str, value: str, model: str = "") -> s
 def write_run_fix(worst: Record, sampler: str, value: str, model: str = "") -> str:
     run, decoder = worst.signature.run, worst.signature.decoder
     is_bundled = any(run in twins for twins in TWINS.values())
-    place = str(run) if is_bundled else model or f"runs/{run or 'MODEL'}"
+    trained = f"runs/{run}" if worst.signature.settings else "MODEL"  # records do not say where a file of one's own is
+    place = str(run) if is_bundled else model or trained
     if sampler:
         return f"eosin decode {place} --decoder {EOS_KEEPING_PREFIX}{decoder}"
     limit = "model.greedy_bound" if decoder == "greedy" else worst.signature.max_steps

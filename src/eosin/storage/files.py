@@ -14,6 +14,8 @@ from eosin.errors import BadInput
 
 HUB = "hf:"
 """Stands before the name of a model of Hugging Face."""
+OWN = "py:"
+"""Stands before FILE:FUNCTION, a model that a Python file of the user makes."""
 PARTIAL = ".partial"
 """Suffix of a file while it is written. A kill can leave such a file behind."""
 
@@ -58,12 +60,14 @@ def _flush(path: Path) -> None:
 
 
 def hash_files(paths: list[Path]) -> str:
+    """SHA-256 of the digests of all files."""
+    return hashlib.sha256(b"".join(bytes.fromhex(hash_file(path)) for path in paths)).hexdigest()
+
+
+def hash_file(path: Path) -> str:
     """SHA-256 of the contents."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def keep_copy(path: Path) -> Path:

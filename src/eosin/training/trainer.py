@@ -182,6 +182,7 @@ def derive_seed(seed: int, purpose: str, number: int) -> int:
 @contextmanager
 def use_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Let torch draw from this seed, and restore its generator afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    others = {} if device.type == "cpu" else {"devices": [device], "device_type": device.type}
+    with torch.random.fork_rng(**{"devices": [], **others}):
         torch.manual_seed(seed)
         yield
