@@ -12,7 +12,9 @@ from command_line import SETTINGS, files, run, start
 from texts import real_sentences, write_lines
 
 import eosin
+from eosin.cli.completions import MOST_KEPT
 from eosin.cli.main import main
+from eosin.records.reading import examples_path
 from eosin.records.record import add_shards, read_records
 from eosin.storage.tensors import load_tensors, save_tensors
 
@@ -48,7 +50,13 @@ def test_proofs_are_shown_saved_and_checked_again(tmp_path: Path, capsys: pytest
     assert run("audit", "run", *AUDIT, "--count", "40", "--out", str(out)) == 0
     said = capsys.readouterr().out
     assert "proved infinite" in said
+    assert "rep-1 (%)" not in said
+    assert "run does not always stop: greedy had not ended on 100.00% of 40 random contexts" in " ".join(said.split())
+    assert said.rstrip().splitlines()[-1].startswith("    eosin.decode(")
+    assert run("audit", "run", *AUDIT, "--count", "40", "--out", str(out), "--wide") == 0
+    said = capsys.readouterr().out
     assert "certified cycle" in said
+    assert "rep-1 (%)" in said
     certificates = out.with_suffix(".cycles")
     assert f"certificates: {certificates}" in said
     assert run("certify", "run", "--check", str(certificates)) == 0
@@ -273,6 +281,27 @@ def test_dtypes_and_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     if not torch.cuda.is_available():
         assert run("audit", "run", *AUDIT, "--device", "cuda") == 2
         assert "cuda" in capsys.readouterr().err
+
+
+def test_an_audit_keeps_examples_for_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out, page = tmp_path / "records.jsonl", tmp_path / "page.html"
+    command = ["audit", "run", "--decoders", "greedy,ancestral", "--max-steps", "99", "--contexts", "random"]
+    command += ["--out", str(out)]
+    assert run(*command, "--count", "60") == 0
+    kept = [json.loads(line) for line in examples_path(out).read_text(encoding="utf-8").splitlines()]
+    unended = [each for each in kept if each["cause"] not in ("eos", "stop string")]
+    assert {each["context"] for each in kept if each["decoder"] == "ancestral"} >= set(range(MOST_KEPT))
+    assert len(kept) <= 2 * (MOST_KEPT + MOST_KEPT)
+    assert {each["model"] for each in kept} == {"run"}
+    assert all(each["prefix"] for each in kept)
+    before = examples_path(out).read_bytes()
+    assert run(*command, "--count", "60") == 0
+    assert examples_path(out).read_bytes() == before
+    capsys.readouterr()
+    assert run("report", str(out), "--html", str(page)) == 0
+    html = page.read_text(encoding="utf-8")
+    assert "of 120 completions" in html
+    assert html.count('<article class="pair">') == min(3, len(unended))
 
 
 def test_a_report_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from eosin.proofs.constructions import Coin, Repeater
 from eosin.records.reading import FiledRecord, load_records
 from eosin.records.record import Record, read_records
 from eosin.records.signature import Signature
-from eosin.records.statistics import count_survivors
+from eosin.records.statistics import count_survivors, summarize_lengths
 from eosin.report.audit_page import build_audit_page
 from eosin.report.audits import (
     make_identity_columns,
@@ -45,7 +45,7 @@ from eosin.report.audits import (
 from eosin.report.comparison import compare_audits
 from eosin.report.initialisations import find_common_name, tabulate_models
 from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, escape_controls, render_text
-from eosin.report.verdict import write_verdict
+from eosin.report.verdict import propose_fix, render_verdict, write_verdict
 
 SPECIAL = "\\|&%$#_{}~^<>[]*`!±\n\r\t\x1b\x00\u202e\ud800,;\"' -"
 NAMES = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters()), max_size=12)
@@ -647,25 +647,131 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert Path("other.jsonl").read_bytes() == before
 
 
+# the verdict
+
+
+ENDED, LEFT = [(3, "eos")] * 9, [(3, "eos")] * 8 + [(30, "limit")]
+CUT = [(4, "eos")] * 9
+"""All of them loops that eos cut short."""
+
+
+def say(*records: Record, elsewhere: Sequence[Record] = ()) -> list[str]:
+    return [sentence.text for sentence in write_verdict(records, elsewhere)]
+
+
 def test_the_verdict_is_of_what_was_counted():
-    ended, left = [(3, "eos")] * 9, [(3, "eos")] * 8 + [(40, "limit")]
-    said = [sentence.text for sentence in write_verdict([record(ended, decoder=name) for name in ("greedy", "beam:2")])]
-    assert said[0].startswith("It stopped on every context")
-    bad = [
-        record(left, decoder="greedy"),
-        record(left, decoder="consistent-a:1"),
-        record(ended, decoder="consistent-b:1"),
-    ]
-    worst, good, late = (sentence.text for sentence in write_verdict(bad))
-    assert "11.11% of 9 contexts" in worst
-    assert good.endswith("every context: consistent-b:1.")
-    assert late.endswith("at the limit: consistent-a:1.")
-    late = [sentence.text for sentence in write_verdict(bad, [record(left, decoder="consistent-b:1")])][-1]
-    assert late.endswith("at the limit: consistent-a:1, consistent-b:1.")
-    assert [s.text for s in write_verdict([record(ended, estimator="survival")])] == [
-        "Survival was estimated, and no ending counted."
-    ]
-    assert [s.text for s in write_verdict([])] == ["Nothing has been audited yet."]
+    (said,) = write_verdict([record(ENDED, decoder=name, contexts_from="test") for name in ("greedy", "beam:2")])
+    assert said.text.startswith("Every decoding stopped, with 2 decoders on 9 test contexts;")
+    assert said.tone == "good"
+    assert say(record(ENDED, estimator="survival")) == ["Survival was estimated, and no ending counted."]
+    assert say() == ["Nothing has been audited yet."]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        ([*ENDED, (30, "limit")], "greedy had not ended on 10.00% of 10 contexts after 30 tokens."),
+        ([*ENDED[:8], (30, "proved infinite"), (30, "proved infinite")], "tokens; all 2 are proved never to end."),
+        ([*ENDED[:8], (30, "proved infinite"), (30, "looping")], "tokens; 1 of 2 are proved never to end."),
+    ],
+)
+def test_the_headline_says_how_often_and_what_is_proved(outcomes: list[tuple[int, str]], said: str):
+    headline, *_ = write_verdict([record(outcomes), record(ENDED, decoder="nucleus:0.2")])
+    assert headline.tone == "bad"
+    assert headline.text.startswith("lstm does not always stop: ")
+    assert headline.text.endswith(said)
+
+
+def test_an_eos_keeping_sampler_is_praised_only_where_its_plain_form_failed():
+    plain, keeping = record(LEFT, decoder="top-k:2"), record(ENDED, decoder="consistent-top-k:2")
+    never, useless = record(ENDED, decoder="top-k:4"), record(ENDED, decoder="consistent-top-k:4")
+    said = say(plain, keeping, never, useless)
+    assert said[1] == "lstm: consistent-top-k:2 ended on every context, where top-k:2 had not."
+    assert "consistent-top-k:4" not in " ".join(said)
+    late = record(LEFT, decoder="consistent-top-k:2", contexts_from="random")
+    assert not any("ended on every context, where" in each for each in say(plain, keeping, elsewhere=[late]))
+    assert say(plain, late)[-1].endswith("had not ended on every context at the limit: consistent-top-k:2.")
+
+
+def test_a_remedy_is_named_for_each_model_and_models_that_always_ended_are_counted():
+    failing = [record(LEFT, run=run, decoder="greedy") for run in ("bpe-tanh-softmax", "bpe-lstm-softmax")]
+    twins = [record(ENDED, run=run, decoder="greedy") for run in ("bpe-tanh-st-1e-3", "bpe-lstm-st-1e-3")]
+    said = say(*failing, *twins)
+    for kind in ("tanh", "lstm"):
+        assert any(
+            each.startswith(f"bpe-{kind}-st-1e-3 ended") and f"bpe-{kind}-softmax (greedy)" in each for each in said
+        )
+    assert said[-1] == "2 of 4 models ended on every context with every decoder: bpe-tanh-st-1e-3, bpe-lstm-st-1e-3."
+    other = record(ENDED, run="bpe-tanh-st-1e-3", contexts={"count": 9, "digest": "other contexts"})
+    assert "No remedy was measured" in say(failing[0], other)[1]
+
+
+def test_a_remedy_that_cuts_loops_is_said_to_cut_them():
+    failing = record(LEFT)
+    for outcomes, said, tone in (
+        (CUT, "but 100.0% of them are loops that were cut, the latest at step 4.", ""),
+        (ENDED, "its greedy completions have 3.0 tokens on average.", "good"),
+    ):
+        sentence = list(write_verdict([failing, record(outcomes, floor=0.01)]))[1]
+        assert sentence.text.startswith("lstm on a floor of 0.01 ended on every context, where lstm (greedy) had not;")
+        assert sentence.text.endswith(said)
+        assert sentence.tone == tone
+
+
+def test_lengths_stand_beside_those_of_the_data():
+    data = summarize_lengths({7: 3})
+    said = [each.text for each in write_verdict([record(LEFT), record(ENDED, run="lstm-st")], data=data)]
+    assert said[1].endswith("3.0 tokens on average (the data's: 7.0).")
+
+
+@pytest.mark.parametrize(
+    ("decoder", "how", "code"),
+    [
+        ("greedy", {"settings": "s"}, "eosin.Floor(eosin.load('runs/lstm'), epsilon=1e-3)"),
+        ("greedy", {}, "eosin.Floor(eosin.load('MODEL'), epsilon=1e-3)"),
+        ("greedy", {"run": "demo"}, "eosin.Floor(eosin.load('demo'), epsilon=1e-3)"),
+        ("nucleus:0.9", {"settings": "s"}, "eosin decode runs/lstm --decoder consistent-nucleus:0.9"),
+        ("beam:4", {"model": {"kind": "CausalLM"}}, "logits_processor=[floor]"),
+        ("nucleus:0.9", {"model": {"kind": "CausalLM"}}, "top_p=0.9, custom_generate=eosin.hub.consistent"),
+        ("top-k:50,temperature=0.7", {"model": {"kind": "CausalLM"}}, "top_k=50, temperature=0.7, custom_generate"),
+    ],
+)
+def test_the_fix_to_copy_is_for_the_model_and_the_decoder(decoder: str, how: dict[str, Any], code: str):
+    fix = propose_fix([record(LEFT, decoder=decoder, **how)])
+    assert fix
+    assert code in fix.code
+
+
+def test_a_floor_that_was_not_measured_is_said_not_to_be():
+    without, beside = (propose_fix([record(LEFT), *more]) for more in ((), [record(ENDED, floor=0.01)]))
+    assert without
+    assert beside
+    assert "None was measured" in without.why
+    assert "None was measured" not in beside.why
+    assert beside.why.startswith("lstm on a floor of 0.01 ended on all of these contexts. ")
+
+
+def test_keeping_eos_is_not_proposed_where_it_did_not_help():
+    plain, keeping = record(LEFT, decoder="nucleus:0.9"), record(LEFT, decoder="consistent-nucleus:0.9")
+    fix = propose_fix([plain, keeping])
+    assert fix
+    assert "Floor" in fix.code
+    assert propose_fix([record(ENDED)]) is None
+
+
+def test_the_verdict_of_a_terminal_is_short():
+    records = [record(LEFT), record(ENDED, run="lstm-st"), record(LEFT, decoder="beam:4")]
+    lines = render_verdict(list(write_verdict(records)), propose_fix(records))
+    assert len(lines) <= 10
+    assert max(map(len, lines)) <= 120
+    assert lines[-1].startswith("    eosin.decode(")
+
+
+def test_a_narrow_table_has_what_a_first_reader_needs():
+    records = [record(LEFT), record([*ENDED[:8], (30, "looping")], decoder="beam:2")]
+    narrow, wide = (tabulate_decoders(records, wide).headings for wide in (False, True))
+    assert narrow == ("decoder", "r_L (%)", "95% interval", "looping", "limit", "mean length of ended", "contexts")
+    assert set(narrow) < set(wide)
 
 
 WITHOUT_TORCH = """

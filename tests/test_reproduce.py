@@ -29,12 +29,13 @@ from watches import stop_now
 from eosin.causes import Cause
 from eosin.cli.main import main
 from eosin.contracts import LanguageModel
+from eosin.data.corpus import Recipe
 from eosin.data.sources import CONTEXTS
 from eosin.data.tokenizer import Tokenizer
 from eosin.decoding.spec import parse_decoder
 from eosin.errors import BadInput
 from eosin.events import Stopped, ignore
-from eosin.paper import figures, tables
+from eosin.paper import figures, rendering, tables
 from eosin.paper.execution import TRACED_STEPS, Runner, build_example, check_plan, read_threads, trace_completions
 from eosin.paper.exhibits import CONFIGS, EXHIBITS, PaperNumber, list_names, load_exhibit
 from eosin.paper.plan import (
@@ -53,8 +54,8 @@ from eosin.paper.results import PIECES, Results
 from eosin.proofs.constructions import Repeater, Script
 from eosin.records.record import Counts, Record, read_records
 from eosin.records.signature import Signature
-from eosin.report.page import Example, ExampleStep
 from eosin.report.tables import Table
+from eosin.report.traces import Example, ExampleStep
 
 PAPER = Path(__file__).with_name("paper_tables.tex")
 RESULTS = Path(__file__).parents[1] / "results"
@@ -316,7 +317,7 @@ def test_everything_is_made(done: tuple[Path, Path]):
     for name in names:
         for ending in ("txt", "md", "tex", "csv"):
             assert (out / "tables" / f"{name}.{ending}").read_text().strip()
-    drawn = {name for name in names if load_exhibit(name).kind in figures.FIGURES}
+    drawn = {name for name in names if load_exhibit(name).kind in figures.CHARTS}
     assert {path.name for path in (out / "figures").iterdir()} == {
         f"{name}.{ending}" for name in drawn for ending in figures.FORMATS
     }
@@ -407,7 +408,8 @@ def test_the_verdict_is_of_all_initialisations(tmp_path: Path):
         signature = {**asked, "decoder": "greedy", "contexts": {"count": 3}, "shard": "0-2"}
         path.write_text(Record(Signature.from_table(signature), counts).to_line() + "\n")
     data = tables.ExhibitData(plan, results, plan.exhibits[0])
-    assert [said.tone for said in write_paper_verdict([data])] == ["bad"]
+    headline, *_ = write_paper_verdict([data])
+    assert headline.tone == "bad"
     assert [record.signature.run for record in list_baseline_records([data], 1)] == ["word-tanh-softmax"]
 
 
@@ -424,8 +426,8 @@ def test_the_verdict_of_a_remedy_is_of_all_kinds_of_contexts(contexts: str, tmp_
         with path.open("a") as file:
             file.write(Record(Signature.from_table(signature), Counts(3, 3, Counter(ended))).to_line() + "\n")
     exhibits = [tables.ExhibitData(plan, results, exhibit) for exhibit in plan.exhibits]
-    worst, late = (said.text for said in write_paper_verdict(exhibits))
-    assert "greedy has not ended on 100.00%" in worst
+    worst, *_, late = (said.text for said in write_paper_verdict(exhibits))
+    assert "greedy had not ended on 100.00%" in worst
     assert late.endswith(f"had not ended on every context at the limit: {remedy}.")
 
 
@@ -1140,9 +1142,9 @@ def test_a_damaged_list_of_pieces_is_one_line(
 
 
 def test_a_full_disk_is_one_line_and_what_is_finished_stays(tmp_path: Path):
-    """There is room for everything but the page."""
+    """There is room for everything but the figures and the page."""
     chosen, out = preset(tmp_path, "table-3-word"), tmp_path / "out"
-    most = 1_000_000
+    most = 50_000
     full = start(chosen, "--out", out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
     _, error = full.communicate(timeout=120)
     assert full.returncode == 2
@@ -1199,14 +1201,27 @@ def test_a_page_counts_the_stars():
 def test_a_page_names_every_head():
     said, rows = read_verdict("quick", RESULTS / "quick"), read_rows("quick")
     heads = load_exhibit("table-3-bpe").models
-    measured = [each for each in heads if any(f"| {each.head} " in row for row in rows) and each.head != "softmax"]
-    assert len(measured) == 4
+    measured = [each for each in heads if any(f"| {each.head} " in row for row in rows)]
+    assert len(measured) == 6
     for member in measured:
-        baseline = next(each.model for each in heads if (each.label, each.head) == (member.label, "softmax"))
-        (line,) = [line for line in said if line.startswith(f"{baseline}, ") and f"{member.head} (" in line]
-        ended = "it ended on every context" in line
         row = next(row for row in rows if row.startswith(f"| {member.label}") and f"| {member.head} " in row)
-        assert ended == ("| 0.00 (" in re.sub(" +", " ", row))
+        ratio = re.split(r" *\| *", row)[3].split()[0]
+        line = next(line for line in said if line.startswith(f"{member.label}: greedy r_L and test perplexity are "))
+        assert re.search(rf"{ratio}% and [0-9.]+ with {member.head}[,.]", line)
+
+
+def test_a_page_names_the_text_and_the_length_of_prefixes():
+    chosen = load_preset("small")
+    plan = Plan(chosen, (load_exhibit("table-1-bpe"),), (0,))
+    assert rendering.describe_corpus(plan) == [("text", "wikitext-2-sentences"), ("prefix length k", "10")]
+    assert Recipe(source="text", tokenization="bpe").context == rendering.PAPER_CONTEXT
+
+
+def test_the_paper_is_marked_only_beside_models_of_its_sizes():
+    assert load_preset("paper").has_paper_sizes
+    assert load_preset("small").has_paper_sizes
+    assert not load_preset("seeds").has_paper_sizes
+    assert not load_preset("quick").has_paper_sizes
 
 
 def test_a_missing_run_is_named_once(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from eosin.auditing.logs import (
     tabulate_log_loops,
 )
 from eosin.bundled_runs import TWINS
-from eosin.cli.completions import write_completions
+from eosin.cli.completions import Examples, write_completions
 from eosin.cli.model import (
     LoadedModel,
     add_decoding_options,
@@ -32,14 +33,17 @@ from eosin.cli.model import (
 )
 from eosin.cli.numbers import real_number, whole_number
 from eosin.cli.progress import count_events
+from eosin.cli.terminal import escape_for_terminal
 from eosin.contracts import Decoder
 from eosin.errors import BadInput
 from eosin.events import Event
 from eosin.loading import import_hub
 from eosin.proofs.saved_cycles import cycles_path
+from eosin.records.reading import examples_path
 from eosin.records.statistics import Estimate, Ratio
 from eosin.report.audits import tabulate_audit
 from eosin.report.tables import render_text
+from eosin.report.verdict import propose_fix, render_verdict, write_verdict
 from eosin.storage.files import resolve_path
 
 DESCRIPTION = """MODEL is the directory of a trained run, hf: and a model of Hugging Face, or py:FILE:FUNCTION.
@@ -80,6 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--count", type=whole_number(1), metavar="N", help=f"how many contexts (default: all; demo: {DEMO_COUNT})")
     add("--pool", type=int, metavar="N", help="rows decoded at a time (default: 1024; hf: models 64)")
     add("--field", metavar="NAME", help=f"of {LOG}FILE: the field with the text, as in a.b.0 (default: known names)")
+    add("--wide", action="store_true", help="print all columns: also repetition, distinct completions, onsets of loops")
     add("--out", type=Path, metavar="FILE", help="file of records (default: a name in audits/)")
     add(
         "--completions",
@@ -127,7 +132,7 @@ def run(options: argparse.Namespace) -> None:
         tables = {name: audit_to_json(result) for name, result in audits.items()}
         print(json.dumps(tables if is_demo else tables[options.model]))
     else:
-        print(format_audits(list(audits.values()), files))
+        print(format_audits(list(audits.values()), files, options))
     if options.fail_above is not None:
         exit_on_failures(list(find_failures({name: list_ratios(each) for name, each in audits.items()}, options)))
 
@@ -183,17 +188,24 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     decoders = choose_decoders(loaded) if given is None else given
     options.max_steps = choose_max_steps(loaded, prefixes, options)
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
-    if options.completions and resolve_path(options.completions) in map(resolve_path, (out, cycles_path(out))):
+    taken = map(resolve_path, (out, cycles_path(out), examples_path(out)))
+    if options.completions and resolve_path(options.completions) in taken:
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
+
+    def describe(index: int) -> dict[str, str]:
+        return {"model": loaded.describe()["run"], "prefix": loaded.decode_prefix(list(map(int, prefixes[index])))}
+
     about = {**loaded.describe(), "contexts_from": name_contexts(options), **loaded.describe_precision()}
     with (
         count_events("completion", len(prefixes) * len(decoders)) as progress,
-        write_completions(options.completions, out, loaded.tokenizer) as writer,
+        write_completions(options.completions, out, loaded.tokenizer, describe) as writer,
+        write_completions(examples_path(out), out, loaded.tokenizer, describe, Examples()) as keeper,
     ):
 
         def watch(event: Event) -> None:
             progress(event)
             writer(event)
+            keeper(event)
 
         try:
             result = audit(
@@ -241,10 +253,10 @@ def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -
     return "-".join(map(str, [*parts, *how])) + ".jsonl"
 
 
-def format_audits(audits: list[Audit], files: list[Path]) -> str:
-    """For people: the ratios, the loops and the files."""
+def format_audits(audits: list[Audit], files: list[Path], options: argparse.Namespace) -> str:
+    """For people: the ratios, the loops, the files, and at the end the verdict with the fix."""
     records = [record for result in audits for record in result.by_decoder.values()]
-    parts = ["\n\n".join(map(render_text, tabulate_audit(records)))]
+    parts = ["\n\n".join(map(render_text, tabulate_audit(records, options.wide)))]
     if not all(result.steady for result in audits):
         parts += [
             "",
@@ -254,7 +266,10 @@ def format_audits(audits: list[Audit], files: list[Path]) -> str:
         parts += ["", f"records: {out}"]
         if cycles_path(out).exists():
             parts += [f"certificates: {cycles_path(out)} (eosin certify --check)"]
-    return "\n".join(parts)
+    names = map(str, files) if options.out else [options.model]
+    parts += [f"page: {shlex.join(['eosin', 'report', *names, '--html', 'page.html'])}"]
+    verdict = render_verdict(list(write_verdict(records)), propose_fix(records, model=options.model))
+    return "\n".join([*parts, "", *map(escape_for_terminal, verdict)])
 
 
 def audit_to_json(result: Audit) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -36,14 +37,36 @@ def completion_to_table(completion: Completion, decoder: Decoder, tokenizer: Any
     }
 
 
+MOST_KEPT = 50
+"""Contexts of which an audit keeps the completions, and completions that did not end of each decoder."""
+
+
+class Examples:
+    """Chooses the completions of the first contexts, and of each decoder the first that did not end."""
+
+    def __init__(self) -> None:
+        self.unended: Counter[str] = Counter()
+
+    def __call__(self, completion: Completion, decoder: Decoder) -> bool:
+        self.unended[str(decoder)] += not completion.cause.ends
+        is_early = completion.index < MOST_KEPT
+        return is_early or (not completion.cause.ends and self.unended[str(decoder)] <= MOST_KEPT)
+
+
 def describe_loop(tail: Tail, proof: Proof | None) -> str:
     known = "seen, not proved" if proof is None else f"proved infinite: {proof.by}"
     return f"repeats from step {tail.onset:,} with period {tail.period} ({known})"
 
 
 @contextmanager
-def write_completions(path: Path | None, records: Path | None, tokenizer: Any) -> Iterator[Watch]:
-    """A watch that appends each completion to a file.
+def write_completions(
+    path: Path | None,
+    records: Path | None,
+    tokenizer: Any,
+    describe: Callable[[int], dict[str, str]],
+    is_chosen: Callable[[Completion, Decoder], bool] | None = None,
+) -> Iterator[Watch]:
+    """A watch that appends each completion to a file, or each that is chosen; `describe` names model and prefix.
 
     Completions of finished shards, which are not decoded again, stay in the file; all others will come again.
     """
@@ -51,7 +74,7 @@ def write_completions(path: Path | None, records: Path | None, tokenizer: Any) -
         yield ignore
         return
     counted = list_counted(records)
-    missing = len(counted) - len(read_completions(path, counted))
+    missing = 0 if is_chosen else len(counted) - len(read_completions(path, counted))
     if missing > 0:
         sys.stderr.write(
             f"eosin audit: {missing:,} completions were counted before and are not in {path}; "
@@ -63,10 +86,14 @@ def write_completions(path: Path | None, records: Path | None, tokenizer: Any) -
         nonlocal file
         if event.kind != "completion":
             return
+        completion, decoder = event.facts["completion"], event.facts["decoder"]
+        if is_chosen and not is_chosen(completion, decoder):
+            return
         if file is None:  # not before the first completion: until then another audit may be writing
             write_lines(path, read_completions(path, list_counted(records)))
             file = path.open("a", encoding="utf-8", buffering=1)  # a line is there before its shard is recorded
-        file.write(json.dumps(completion_to_table(**event.facts, tokenizer=tokenizer), ensure_ascii=False) + "\n")
+        table = {**describe(completion.index), **completion_to_table(completion, decoder, tokenizer)}
+        file.write(json.dumps(table, ensure_ascii=False) + "\n")
 
     try:
         yield watch

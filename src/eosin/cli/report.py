@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from eosin.bundled_runs import TWINS
 from eosin.cli.numbers import parse_whole_numbers, real_number
 from eosin.errors import BadInput
-from eosin.records.reading import FiledRecord, choose_audit_folder, load_records
+from eosin.records.reading import FiledRecord, choose_audit_folder, examples_path, load_records
 from eosin.records.statistics import count_contexts_for_bound, count_contexts_for_width
 from eosin.report.audit_page import build_audit_page
 from eosin.report.audits import (
@@ -72,7 +73,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="FILE",
-        help="files of eosin audit --completions, of which the page shows a sample (--html)",
+        help="files of eosin audit --completions, of which the page shows a sample (--html; default: the examples that "
+        "eosin audit kept beside its records)",
     )
     add("--traces", nargs="+", type=Path, default=[], metavar="FILE", help="files of eosin trace --json (--html)")
     add("--format", choices=list(RENDERINGS), default="text", help="format of the tables (default: text)")
@@ -162,9 +164,20 @@ def write_page(options: argparse.Namespace) -> str:
     found, files = load_named_records(options)
     if resolve_path(options.html) in files | {resolve_path(path) for path in [*options.completions, *options.traces]}:
         raise BadInput(f"--html {options.html} is a file that the page is made of; name another")
-    page = build_audit_page([each.record for each in found], options.completions, options.traces)
+    completions = options.completions or find_examples(files)
+    page = build_audit_page([each.record for each in found], completions, options.traces, write_command(options))
     write_output(options.html, page.render())
     return json.dumps({"page": str(options.html)}) if options.json else f"{options.html}: open it in a browser"
+
+
+def find_examples(files: set[Path]) -> list[Path]:
+    """Those that `eosin audit` kept beside its records."""
+    return [path for file in sorted(files) if (path := examples_path(file)).is_file()]
+
+
+def write_command(options: argparse.Namespace) -> str:
+    files = [(f"--{name}", *vars(options)[name]) for name in ("completions", "traces") if vars(options)[name]]
+    return shlex.join(map(str, ["eosin", "report", *options.records, "--html", options.html, *chain(*files)]))
 
 
 def count_contexts(options: argparse.Namespace) -> str:

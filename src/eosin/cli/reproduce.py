@@ -196,7 +196,7 @@ def do_missing_work(plan: Plan, results: Results, options: argparse.Namespace) -
 
 def check_extras() -> None:
     """Raise BadInput before hours of training, not after them."""
-    for package in ("plotly", "matplotlib"):
+    for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
             raise BadInput(f"figures and the page need {package}: pip install 'eosin[report]'")
 

@@ -41,7 +41,7 @@ from eosin.paper.exhibits import find_model
 from eosin.paper.plan import AuditRun, Changes, MeasureBundled, Piece, Plan, PrepareCorpus, TraceExamples, TrainRun
 from eosin.paper.results import AnyEntry, Machine, Results, read_finished_records
 from eosin.records.record import Record, read_records
-from eosin.report.page import Example, ExampleLoop, ExampleStep
+from eosin.report.traces import Example, ExampleLoop, ExampleStep
 from eosin.storage.files import hash_files
 from eosin.storage.json_lines import read_lines, write_lines
 from eosin.storage.tensors import load_tensors

@@ -57,6 +57,12 @@ class Preset:
             raise ValueError(f"max_steps are 1 to 2^31, contexts at least 0, got {self.max_steps} and {self.contexts}")
 
     @property
+    def has_paper_sizes(self) -> bool:
+        """Whether the models and their vocabularies are of the paper's sizes."""
+        changed = {name for section in self.changes.values() for name in section}
+        return not self.bundled and not changed & {"vocab_size", "width", "layers"}
+
+    @property
     def name(self) -> str:
         return Path(self.path).name.removesuffix(".toml")
 

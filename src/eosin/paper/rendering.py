@@ -9,12 +9,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import tomli_w
 
+from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.paper.claims import judge_all, tabulate_claims
-from eosin.paper.figures import collect_costs, draw_figure, list_figure_files
+from eosin.paper.exhibits import find_model
+from eosin.paper.figures import collect_heads, draw_figure, find_chart, list_figure_files
 from eosin.paper.plan import Plan
 from eosin.paper.results import PIECES, Results, RunEntry
 from eosin.paper.tables import (
@@ -24,20 +25,25 @@ from eosin.paper.tables import (
     Row,
     count_stars,
     describe_gaps,
-    list_length_counts,
     split_table,
 )
 from eosin.records.record import Record
+from eosin.records.statistics import summarize_lengths
+from eosin.report.audit_page import chart_overview, describe_records, show_loops
 from eosin.report.audits import tabulate_loops
-from eosin.report.charts import Chart, chart_costs, chart_lengths, chart_ratios, chart_survival
+from eosin.report.charts import Chart, Papers, chart_ratios, chart_survival
+from eosin.report.completions import Card, build_example_card, choose_pairs, clean_prefix
 from eosin.report.page import Page
 from eosin.report.tables import RENDERINGS, Column, Table, format_count, format_one_decimal, render_csv, render_markdown
-from eosin.report.verdict import Sentence, write_verdict
-from eosin.settings import check_known
+from eosin.report.traces import Example
+from eosin.report.verdict import Sentence, find_remedies, propose_fix, write_verdict
+from eosin.settings import check_known, read_toml
 from eosin.storage.files import write_text
 
 SUFFIXES = {"text": "txt", "markdown": "md", "latex": "tex"}
 PAGE, README, PLAN = "report.html", "README.md", "plan.toml"
+PAPER_CONTEXT = 10
+"""The paper's k, which settings have if they say nothing else."""
 CLAIMS = "claims"
 """The name of the table of claims."""
 
@@ -174,26 +180,47 @@ def tabulate_durations(results: Results) -> Table:
 
 
 def build_paper_page(reproduction: Reproduction) -> Page:
-    """The claims first, then the verdict, then what both rest on."""
+    """The verdict and what it looks like, then the claims, then what both rest on."""
     exhibits, preset = reproduction.exhibits, reproduction.plan.preset
     records = list_baseline_records(exhibits, initialisations=1)
+    audited, first = list_audited_records(exhibits), list_audited_records(exhibits, initialisations=1)
     tables = [part for name in reproduction.tables if name != CLAIMS for part in reproduction.list_parts(name)]
     if any(record.counts.loops for record in records):
         tables.append(tabulate_loops(records))
-    sources = [f"Made by {write_command(reproduction)}."]
-    if len(reproduction.plan.seeds) > 1:
-        sources.append("Charts are of the first initialisation of each model, unless they say otherwise.")
+    sources = ["Charts are of the first initialisation of each model, unless they say otherwise."]
     notes = [preset.caution] * bool(preset.caution), describe_stars(tables), describe_gaps(exhibits)
+    examples = list_examples(exhibits)
     return Page(
         title=f"Does it stop? The paper reproduced: {preset.name}",
         verdict=[*write_paper_verdict(exhibits), *(Sentence(text) for note in notes for text in note)],
+        fix=propose_fix(audited, list_other_records(exhibits)),
+        overview=chart_overview(list_plain_records(first)) if first else None,
+        pairs=pair_examples(audited, [example for _, group in examples for example in group]),
         charts=list(build_charts(exhibits, records)),
         summary=reproduction.list_parts(CLAIMS) if CLAIMS in reproduction.tables else (),
         tables=tables,
-        examples=list(list_examples(exhibits)),
+        examples=examples,
+        facts=[*describe_records(records, write_command(reproduction)), *describe_corpus(reproduction.plan)],
         sources=sources,
         digest=reproduction.digest,
     )
+
+
+def describe_corpus(plan: Plan) -> list[tuple[str, str]]:
+    """The texts, and the paper's k."""
+    settings = [read_data_settings(model) for model in dict.fromkeys(piece.model for piece in plan.run_pieces.values())]
+    texts = dict.fromkeys(str(each["source"]) for each in settings if "source" in each)
+    lengths = dict.fromkeys(str(each.get("context", PAPER_CONTEXT)) for each in settings)
+    return [("text", ", ".join(texts)), ("prefix length k", ", ".join(lengths))]
+
+
+def read_data_settings(model: str) -> dict[str, Any]:
+    """The section `data` of a model's settings, and of the settings that it is based on."""
+    path = find_model(model)
+    table = read_toml(path)
+    base = table.get("base")
+    before = read_data_settings(str(path.with_name(base))) if base else {}
+    return {**before, **table.get("data", {})}
 
 
 def describe_stars(tables: Sequence[Table]) -> Iterator[str]:
@@ -232,34 +259,70 @@ def list_other_records(exhibits: Sequence[ExhibitData]) -> list[Record]:
     ]
 
 
+def list_audited_records(exhibits: Sequence[ExhibitData], initialisations: int | None = None) -> list[Record]:
+    """The baselines, and the heads and floors that are their remedies."""
+    heads = list_records([data for data in exhibits if data.exhibit.kind == "heads"], initialisations)
+    found = [*list_baseline_records(exhibits, initialisations), *heads]
+    return list({record.question: record for record in found}.values())
+
+
+def list_plain_records(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if "temperature" not in record.signature.decoder]
+
+
 def build_charts(exhibits: Sequence[ExhibitData], records: Sequence[Record]) -> Iterator[Chart]:
-    plain = [record for record in records if "temperature" not in record.signature.decoder]
+    plain = list_plain_records(records)
     if plain:
-        yield chart_ratios(plain)
+        yield chart_ratios(plain, find_papers(exhibits))
         yield from chart_survival(plain)
     for data in exhibits:
-        if data.exhibit.kind == "lengths":
-            yield chart_lengths(list_length_counts(data))
-        if data.exhibit.kind == "heads":
-            points = [
-                (member.label, member.head, perplexity, ratio) for member, perplexity, ratio in collect_costs(data)
-            ]
-            if points:
-                yield chart_costs(data.exhibit.title, data.exhibit.only_decoder, points)
+        chart = None if data.exhibit.kind == "limits" else find_chart(data)
+        if chart:
+            yield chart
 
 
-def list_examples(exhibits: Sequence[ExhibitData]) -> Iterator[dict[str, Any]]:
-    """Traced completions; the page shows those of one context together."""
+def find_papers(exhibits: Sequence[ExhibitData]) -> Papers:
+    """The paper's ratios, for models of the paper's sizes."""
+    papers = {}
+    for data in exhibits:
+        if data.exhibit.kind != "ratios" or data.plan.assignments or not data.plan.preset.has_paper_sizes:
+            continue
+        for member, decoder in product(data.exhibit.models, data.exhibit.decoders):
+            number = member.find_paper_number(decoder)
+            for record in data.list_records(member, decoder)[:1] if number else []:
+                papers[record.signature.run, decoder] = number.mean if number else 0.0
+    return papers
+
+
+def list_examples(exhibits: Sequence[ExhibitData]) -> list[tuple[str, list[Example]]]:
+    """Traced completions; those of one context stand together."""
+    groups: dict[str, list[Example]] = {}
     for data in exhibits:
         for pair in data.exhibit.pairs:
             for each in data.results.read_examples(data.plan.plan_examples(pair, data.exhibit.shown)):
-                group = f"{pair.model}, {pair.decoder}: context {each.context}, {each.prefix}"
-                yield {**msgspec.to_builtins(each), "group": group}
+                name = f"{pair.model}, {pair.decoder}: context {each.context}, {clean_prefix(each.prefix)}"
+                groups.setdefault(name, []).append(each)
+    return list(groups.items())
+
+
+def pair_examples(records: Sequence[Record], examples: Sequence[Example]) -> list[tuple[Card, Card | None]]:
+    """Completions that did not end, and what a remedy made of the same contexts."""
+    failing = sorted((record for record in records if record.ratio.value), key=lambda record: -record.ratio.value)
+    for record in failing:
+        before = record.signature.run or "", record.signature.decoder
+        found = (each.records[0].signature for each in find_remedies(record, records))
+        causes = record.counts.causes
+        is_proved = causes[Cause.PROVED] == causes.total() - causes[Cause.EOS]
+        cards = [build_example_card(example, is_proved) for example in examples]
+        if pairs := choose_pairs(cards, before, [(each.run or "", each.decoder) for each in found]):
+            return pairs
+    return show_loops(failing[0]) if failing else []
 
 
 def write_paper_verdict(exhibits: Sequence[ExhibitData]) -> Iterator[Sentence]:
     """Does it stop, how often not, what fixes it, and what that costs; over all initialisations."""
-    yield from write_verdict(list_baseline_records(exhibits), list_other_records(exhibits))
+    lengths = next((summarize_lengths(data.data_lengths) for data in exhibits if data.data_lengths), None)
+    yield from write_verdict(list_audited_records(exhibits), list_other_records(exhibits), lengths)
     for data in exhibits:
         if data.exhibit.kind == "heads":
             yield from describe_costs(data)
@@ -267,18 +330,11 @@ def write_paper_verdict(exhibits: Sequence[ExhibitData]) -> Iterator[Sentence]:
 
 def describe_costs(data: ExhibitData) -> Iterator[Sentence]:
     """What each remedy costs in perplexity, against the softmax of the same model."""
-    points, decoder = collect_costs(data), data.exhibit.only_decoder
-    for baseline, before, _ in points:
+    points, decoder = collect_heads(data), data.exhibit.only_decoder
+    for baseline in points:
         if baseline.head != "softmax":
             continue
-        remedies = [point for point in points if point[0].label == baseline.label and point[0].head != "softmax"]
-        fixes = [f"{member.head} ({perplexity:.1f})" for member, perplexity, ratio in remedies if not ratio]
-        failures = [f"{member.head} ({ratio:.2f}% had not)" for member, _, ratio in remedies if ratio]
-        if fixes:
-            yield Sentence(
-                f"{baseline.model}, {decoder}: it ended on every context with {', '.join(fixes)}. In "
-                f"brackets the test perplexity; that of softmax is {before:.1f}.",
-                "good",
-            )
-        if failures:
-            yield Sentence(f"{baseline.model}, {decoder}: not on every context with {', '.join(failures)}.")
+        remedies = [point for point in points if point.label == baseline.label and point.head != "softmax"]
+        prices = [f"{each.ratio:.2f}% and {each.perplexity:.1f} with {each.head}" for each in [baseline, *remedies]]
+        if remedies:
+            yield Sentence(f"{baseline.label}: {decoder} r_L and test perplexity are {', '.join(prices)}.")

@@ -24,7 +24,7 @@ from eosin.errors import BadInput
 from eosin.paper.plan import AuditRun, Piece, TraceExamples
 from eosin.records.reading import load_records
 from eosin.records.record import Record
-from eosin.report.page import Example
+from eosin.report.traces import Example
 from eosin.storage.files import hash_files
 from eosin.storage.json_lines import append_lines, parse_lines, read_lines
 from eosin.storage.locks import hold_lock

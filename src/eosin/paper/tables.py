@@ -24,8 +24,8 @@ from eosin.paper.results import CorpusEntry, ExamplesEntry, RunEntry
 from eosin.records.record import Record
 from eosin.records.statistics import LengthSummary, compute_mean_and_deviation, summarize_lengths
 from eosin.report.audits import QUANTILES, to_percent, to_percent_interval
-from eosin.report.page import Example
 from eosin.report.tables import Column, Table, Value, format_count, format_one_decimal, format_two_decimals
+from eosin.report.traces import Example
 
 Row = tuple[Value, ...]
 Interval = tuple[float, float]

@@ -24,6 +24,11 @@ def choose_audit_folder(name: str) -> Path:
     return Path("audits") / (place or "model")
 
 
+def examples_path(records: Path) -> Path:
+    """The file of the examples that `eosin audit` keeps beside its records."""
+    return records.with_suffix(".examples")
+
+
 @dataclass(frozen=True)
 class FiledRecord:
     """A record, and the files that its shards are in."""

@@ -73,12 +73,13 @@ RATIO_MEASURES: list[Measure] = [
         lambda record: to_percent_interval(record.ratio),
     ),
 ]
+CONTEXTS: Measure = (Column("contexts", format_count), lambda record: record.counts.contexts)
 OTHER_MEASURES: list[Measure] = [
     MEAN_LENGTH,
     (Column("rep-1 (%)", format_one_decimal), _measure_repetition(1)),
     (Column("rep-4 (%)", format_one_decimal), _measure_repetition(4)),
     (Column("distinct", format_count), lambda record: record.counts.distinct or None),
-    (Column("contexts", format_count), lambda record: record.counts.contexts),
+    CONTEXTS,
 ]
 MISSING: Measure = (Column("missing", format_count), lambda record: record.missing)
 
@@ -108,11 +109,18 @@ def tabulate(records: Sequence[Record], measures: Sequence[Measure], subject: st
     )
 
 
-def tabulate_decoders(records: Iterable[Record]) -> Table:
-    """The ratio with its interval, the causes of ending, and what the completions look like."""
+def tabulate_decoders(records: Iterable[Record], wide: bool = True) -> Table:
+    """The ratio with its interval, the causes of ending, and what the completions look like.
+
+    A table that is not wide has the columns of a first look.
+    """
     records = list(records)
     missing = [MISSING] if any(record.missing for record in records) else []
-    return tabulate(records, [*RATIO_MEASURES, *make_cause_columns(records), *OTHER_MEASURES, *missing])
+    causes = make_cause_columns(records)
+    if wide:
+        return tabulate(records, [*RATIO_MEASURES, *causes, *OTHER_MEASURES, *missing])
+    unended = [measure for measure in causes if measure[0].heading not in (Cause.EOS, Cause.STOP)]
+    return tabulate(records, [*RATIO_MEASURES, *unended, MEAN_LENGTH, CONTEXTS, *missing])
 
 
 def tabulate_limits(records: Sequence[Record], limits: Sequence[int]) -> Table:
@@ -192,16 +200,18 @@ def tabulate_histogram(records: Sequence[Record]) -> Table:
     return _tabulate_columns(records, Column("length", left=True), rows, "share of the contexts (%)")
 
 
-def tabulate_audit(records: Sequence[Record]) -> list[Table]:
+def tabulate_audit(records: Sequence[Record], wide: bool = False) -> list[Table]:
     """What an audit prints: the decoders and, if there are any, the loops."""
-    tables = [replace(tabulate_decoders(records), title="")]
+    tables = [replace(tabulate_decoders(records, wide), title="")]
     if any(record.counts.loops for record in records):
-        tables.append(replace(tabulate_loops(records), title="loops"))
+        tables.append(replace(tabulate_loops(records, wide), title="loops"))
     return tables
 
 
-MOST_LOOPS = 20
+MOST_LOOPS, FEW_LOOPS = 20, 5
+FIRST_LOOK = ("tokens", "period", "proved", "looping")
 LOOP_MEASURES: list[tuple[Column, Callable[[tuple[int, ...], LoopCount], Value]]] = [
+    (Column("tokens", left=True), lambda tokens, loop: shorten(loop.text or " ".join(map(str, tokens)), 60)),
     (Column("period", format_count), lambda tokens, _: len(tokens)),
     (Column("proved", format_count), lambda _, loop: loop.proved.count),
     (Column("looping", format_count), lambda _, loop: loop.looping),
@@ -213,19 +223,19 @@ LOOP_MEASURES: list[tuple[Column, Callable[[tuple[int, ...], LoopCount], Value]]
         Column("most a turn", format_three_digits),
         lambda _, loop: loop.drift[3] if loop.drift and loop.drift[1] else None,
     ),
-    (Column("tokens", left=True), lambda tokens, loop: shorten(loop.text or " ".join(map(str, tokens)), 60)),
 ]
 
 
-def tabulate_loops(records: Sequence[Record]) -> Table:
-    """The tokens that repeat, how many contexts fell into each loop, and what is known about it."""
+def tabulate_loops(records: Sequence[Record], wide: bool = True) -> Table:
+    """The tokens that repeat, how many contexts fell into each loop, and, if wide, what else is known about it."""
     loops = [(record, tokens, loop) for record in records for tokens, loop in record.counts.loops.items()]
     loops.sort(key=lambda each: -each[2].onset.count)
-    identity = make_identity_columns(records)
+    identity, most = make_identity_columns(records), MOST_LOOPS if wide else FEW_LOOPS
+    measures = LOOP_MEASURES if wide else [each for each in LOOP_MEASURES if each[0].heading in FIRST_LOOK]
     rows = [
-        (*(of_record(record) for _, of_record in identity), *(of_loop(tokens, loop) for _, of_loop in LOOP_MEASURES))
-        for record, tokens, loop in loops[:MOST_LOOPS]
+        (*(of_record(record) for _, of_record in identity), *(of_loop(tokens, loop) for _, of_loop in measures))
+        for record, tokens, loop in loops[:most]
     ]
-    more = f"{len(loops) - MOST_LOOPS:,} more loops are not shown" if len(loops) > MOST_LOOPS else ""
+    more = f"{len(loops) - most:,} more loops are not shown" if len(loops) > most else ""
     title = make_title("loops", [record.signature for record in records])
-    return Table(tuple(column for column, _ in [*identity, *LOOP_MEASURES]), tuple(rows), title, more)
+    return Table(tuple(column for column, _ in [*identity, *measures]), tuple(rows), title, more)

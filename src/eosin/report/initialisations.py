@@ -51,6 +51,12 @@ def has_several_models(records: Sequence[Record]) -> bool:
     return len({(identify_model(record.signature), record.signature.model.weights) for record in records}) > 1
 
 
+def has_several_initialisations(records: Sequence[Record]) -> bool:
+    """Whether a model has more than one; a single one has no deviation."""
+    pairs = {(identify_model(record.signature), record.signature.model.weights) for record in records}
+    return len(pairs) > len({model for model, _ in pairs})
+
+
 def tabulate_models(records: Sequence[Record]) -> Table:
     """A row for each decoder, a column for each model."""
     ignored = choose_ignored_keys(records)

@@ -1,16 +1,24 @@
-"""The first sentences of a report: does it stop, how often not, and what fixes it."""
+"""The first sentences of a report: does it stop, how often not, what is proved, and which measured remedy ends it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from eosin.bundled_runs import TWINS
 from eosin.causes import Cause
 from eosin.records.record import Record
+from eosin.records.statistics import LengthSummary
 from eosin.report.audits import to_percent, to_percent_interval
+from eosin.report.charts import EOS_KEEPING_PREFIX, find_plain, keeps_eos
 from eosin.report.facts import list_facts
+from eosin.report.tables import WIDTH
 
-EOS_KEEPING_PREFIX = "consistent-"
+CONTEXTS = ("train", "valid", "test", "random")
+"""Contexts of a corpus; others are of a file of prompts."""
 
 
 @dataclass(frozen=True)
@@ -22,34 +30,278 @@ class Sentence:
     """`good`, `bad`, or neither."""
 
 
-def write_verdict(audited: Sequence[Record], elsewhere: Sequence[Record] = ()) -> Iterator[Sentence]:
+@dataclass(frozen=True)
+class Fix:
+    """Lines to copy, and what is known about them."""
+
+    code: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What ended where a decoding had not."""
+
+    name: str
+    kind: str
+    """`keeping`: the same rule with eos; `floor`: the same model on a floor; `model`: another model."""
+    records: tuple[Record, ...]
+
+
+def find_worst(records: Sequence[Record]) -> Record | None:
+    """The counted record that failed most; None if all ended."""
+    counted = [record for record in records if not record.signature.estimates_survival]
+    worst = max(counted, key=lambda record: record.ratio.value, default=None)
+    return worst if worst and worst.ratio.value else None
+
+
+def name_model(record: Record) -> str:
+    """The run, and the floor under it."""
+    facts = list_facts(record.signature)
+    floor = facts.get("floor")
+    return f"{facts.get('model', 'the model')}{f' on a floor of {floor:g}' if isinstance(floor, float) else ''}"
+
+
+def write_verdict(
+    audited: Sequence[Record], elsewhere: Sequence[Record] = (), data: LengthSummary | None = None
+) -> Iterator[Sentence]:
     """The verdict on counted records; estimates are left out. A remedy must also end on all contexts of `elsewhere`."""
     records = [record for record in audited if not record.signature.estimates_survival]
     if not records:
         yield Sentence("Survival was estimated, and no ending counted." if audited else "Nothing has been audited yet.")
         return
-    worst = max(records, key=lambda record: record.ratio.value)
-    if not worst.ratio.value:
+    worst = find_worst(records)
+    if worst is None:
         most = max(to_percent_interval(record.ratio)[1] for record in records)
-        text = f"It stopped on every context; the true ratios may be up to {most:.2f}% (95% intervals)."
+        text = f"Every decoding stopped, {describe_extent(records)}; the true ratios may be up to {most:.2f}%."
         yield Sentence(text, "good")
         return
-    yield Sentence(f"It does not always stop: {describe_worst(worst)}.", "bad")
-    keeping = [record for record in [*records, *elsewhere] if record.signature.decoder.startswith(EOS_KEEPING_PREFIX)]
-    failing = dict.fromkeys(record.signature.decoder for record in keeping if record.ratio.value > 0)
-    ending = dict.fromkeys(record.signature.decoder for record in keeping if record.signature.decoder not in failing)
-    if ending:
-        yield Sentence(f"Samplers that keep eos ended on every context: {', '.join(ending)}.", "good")
-    if failing:
-        yield Sentence(f"These keep eos, but had not ended on every context at the limit: {', '.join(failing)}.")
+    yield Sentence(f"{name_model(worst)} does not always stop: {describe_worst(worst)}.", "bad")
+    by_model = group_by_model(records)
+    yield from describe_remedies(records, elsewhere, data)
+    ended = [name for name, group in by_model.items() if not any(record.ratio.value for record in group)]
+    if len(by_model) > 1:
+        which = f": {', '.join(ended)}" if ended else ""
+        yield Sentence(f"{len(ended)} of {len(by_model)} models ended on every context with every decoder{which}.")
+    yield from describe_late([*records, *elsewhere])
+
+
+def describe_extent(records: Sequence[Record]) -> str:
+    """How many models, decoders and contexts there are, and whether they are all that were asked for."""
+    models, decoders = len(group_by_model(records)), len({record.signature.decoder for record in records})
+    counts = [
+        f"{models} models" * (models > 1),
+        f"{decoders} decoder{'s' * (decoders > 1)} on {describe_contexts(records[0])}",
+    ]
+    return "with " + " and ".join(filter(None, counts))
+
+
+def describe_contexts(record: Record) -> str:
+    origin, count = record.signature.contexts_from, f"{record.counts.contexts:,}"
+    return f"{count} {origin} contexts" if origin in CONTEXTS else f"{count} contexts{f' of {origin}' * bool(origin)}"
+
+
+def group_by_model(records: Sequence[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(name_model(record), []).append(record)
+    return groups
 
 
 def describe_worst(record: Record) -> str:
+    """The ratio, and what is proved of it."""
     counts, signature = record.counts, record.signature
-    model, proved = list_facts(signature).get("model", "the model"), counts.causes[Cause.PROVED]
+    unended = counts.contexts - sum(counts.ended.values())
+    proved = counts.causes[Cause.PROVED]
     ratio = (
-        f"{model} with {signature.decoder} has not ended on {to_percent(record.ratio):.2f}% of "
-        f"{counts.contexts:,} contexts after {signature.max_steps:,} tokens"
+        f"{signature.decoder} had not ended on {to_percent(record.ratio):.2f}% of {describe_contexts(record)} "
+        f"after {signature.max_steps:,} tokens"
     )
-    share = 100 * proved / counts.contexts
-    return ratio + (f", and on {share:.2f}% it is proved that it never would" if proved else "")
+    if not proved:
+        return ratio
+    how_many = f"all {unended:,}" if proved == unended else f"{proved:,} of {unended:,}"
+    return f"{ratio}; {how_many} are proved never to end"
+
+
+# remedies: what was measured to end where a decoding did not
+
+
+def find_remedies(failed: Record, records: Sequence[Record], elsewhere: Sequence[Record] = ()) -> list[Remedy]:
+    """On the same contexts: the eos-keeping form of the rule, the model on a floor, and models of a similar name."""
+    decoder, run = failed.signature.decoder, failed.signature.run or ""
+    keeping = EOS_KEEPING_PREFIX + decoder
+    same = [record for record in records if is_same_question(record, failed)]
+    others = [each for each in same if each.signature.decoder == decoder and name_model(each) != name_model(failed)]
+    floors = [each for each in others if each.signature.run == failed.signature.run]
+    twins = choose_twins(run, [each for each in others if name_model(each) == each.signature.run != run])
+    forms = tuple(each for each in [*same, *elsewhere] if is_form(each, failed, keeping))
+    found = [
+        Remedy(keeping, "keeping", forms),
+        *(Remedy(name_model(record), "model", (record,)) for record in twins),
+        *(Remedy(name_model(record), "floor", (record,)) for record in floors),
+    ]
+    return [each for each in found if each.records and not any(record.ratio.value for record in each.records)]
+
+
+def choose_twins(run: str, others: Sequence[Record]) -> list[Record]:
+    """The bundled twin; or else the runs whose names begin with the most words of this one's."""
+    partners = next((twins for twins in TWINS.values() if run in twins), ())
+    known = [record for record in others if record.signature.run in partners]
+    shared = {id(record): count_common_words(run, record.signature.run or "") for record in others}
+    most = max(shared.values(), default=0)
+    return known or [record for record in others if shared[id(record)] == most]
+
+
+def count_common_words(first: str, second: str) -> int:
+    pairs = zip(re.split(r"[-_. ]+", first), re.split(r"[-_. ]+", second), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def is_same_question(record: Record, other: Record) -> bool:
+    one, two = record.signature, other.signature
+    return (one.contexts, one.contexts_from, one.max_steps) == (two.contexts, two.contexts_from, two.max_steps)
+
+
+def is_form(record: Record, failed: Record, decoder: str) -> bool:
+    return record.signature.decoder == decoder and name_model(record) == name_model(failed)
+
+
+def describe_remedies(
+    records: Sequence[Record], elsewhere: Sequence[Record], data: LengthSummary | None
+) -> Iterator[Sentence]:
+    """A sentence for each remedy: where it was measured to end. The last one names what has no remedy."""
+    failed = sorted((record for record in records if record.ratio.value), key=lambda record: -record.ratio.value)
+    remedies: dict[tuple[str, str], list[tuple[Record, Remedy]]] = {}
+    helpless = []
+    for record in failed:
+        found = find_remedies(record, records, elsewhere)
+        for remedy in found:
+            name = name_model(record) if remedy.kind == "keeping" else remedy.name
+            remedies.setdefault((remedy.kind, name), []).append((record, remedy))
+        if not found:
+            helpless.append(record)
+    for (kind, name), pairs in remedies.items():
+        if kind == "keeping":
+            which = ", ".join(remedy.name for _, remedy in pairs)
+            plain = ", ".join(record.signature.decoder for record, _ in pairs)
+            yield Sentence(f"{name}: {which} ended on every context, where {plain} had not.", "good")
+            continue
+        ended = pairs[0][1].records[0]
+        where, lengths = list_decodings([record for record, _ in pairs]), describe_lengths(ended, data)
+        is_good = ended.counts.cut is not None and not cuts_loops(ended)
+        yield Sentence(f"{name} ended on every context, where {where} had not; {lengths}.", "good" if is_good else "")
+    if helpless:
+        yield Sentence(f"No remedy was measured that ended on every context for {list_decodings(helpless)}.")
+
+
+def list_decodings(records: Sequence[Record]) -> str:
+    """Models, each with its decoders."""
+    groups = group_by_model(records).items()
+    return " and ".join(f"{name} ({', '.join(each.signature.decoder for each in group)})" for name, group in groups)
+
+
+LOOPS_CUT = 0.05
+"""A remedy that cuts loops in more of its completions is said to cut them."""
+
+
+def cuts_loops(record: Record) -> bool:
+    counts = record.counts
+    return bool(counts.cut) and (counts.cut or 0) > LOOPS_CUT * sum(counts.ended.values())
+
+
+def describe_lengths(record: Record, data: LengthSummary | None) -> str:
+    """The lengths of what ended, beside the data's, and how many were loops that eos cut."""
+    counts, lengths = record.counts, record.counts.lengths
+    if lengths is None:
+        return "nothing ended"
+    beside = f" (the data's: {data.mean:.1f})" if data else ""
+    text = f"its {record.signature.decoder} completions have {lengths.mean:.1f} tokens on average{beside}"
+    if counts.cut is None:
+        return f"{text}; how many of them are loops that were cut was not counted"
+    if not cuts_loops(record):
+        return text
+    share = 100 * counts.cut / sum(counts.ended.values())
+    return f"{text}, but {share:.1f}% of them are loops that were cut, the latest at step {max(counts.ended):,}"
+
+
+def describe_late(records: Sequence[Record]) -> Iterator[Sentence]:
+    """Samplers that keep eos end with probability one, but not always before the limit."""
+    failing = (record for record in records if keeps_eos(record.signature.decoder) and record.ratio.value)
+    if late := list(dict.fromkeys(record.signature.decoder for record in failing)):
+        yield Sentence(f"These keep eos, but had not ended on every context at the limit: {', '.join(late)}.")
+
+
+# the fix to copy
+
+
+GENERATE = {
+    "nucleus": "top_p",
+    "top-k": "top_k",
+    "min-p": "min_p",
+    "typical": "typical_p",
+    "epsilon": "epsilon_cutoff",
+    "eta": "eta_cutoff",
+}
+"""The arguments of `generate` in transformers."""
+
+
+def propose_fix(records: Sequence[Record], elsewhere: Sequence[Record] = (), model: str = "") -> Fix | None:
+    """For the worst decoding; None if all ended. `model` is its name on the command line, if that is known."""
+    worst = find_worst(records)
+    if worst is None:
+        return None
+    found = find_remedies(worst, records, elsewhere)
+    measured = f"{', '.join(each.name for each in found)} ended on all of these contexts. " if found else ""
+    name, _, value = find_plain(worst.signature.decoder).partition(":")
+    keeping = EOS_KEEPING_PREFIX + worst.signature.decoder
+    was_tried = any(is_form(record, worst, keeping) for record in records)
+    is_sampler = name in GENERATE and not keeps_eos(worst.signature.decoder)
+    is_sampler = is_sampler and (not was_tried or any(each.kind == "keeping" for each in found))
+    is_hub = worst.signature.model.kind == "CausalLM"
+    write: Callable[..., str] = write_hub_fix if is_hub else write_run_fix
+    untried = "" if any(each.kind == "floor" for each in found) else " None was measured on these contexts."
+    why = (
+        "A sampler that keeps eos ends with probability one (Theorem 4.1)."
+        if is_sampler
+        else f"Without training, a floor under p(eos) ends greedy decoding by a known step; it cuts loops.{untried}"
+    )
+    return Fix(write(worst, name if is_sampler else "", value, model), measured + why)
+
+
+def write_hub_fix(worst: Record, sampler: str, value: str, model: str = "") -> str:
+    if sampler:
+        how = f"do_sample=True, {GENERATE[sampler]}={value.replace(',', ', ')}"
+        return f"import eosin.hub\nmodel.generate(**inputs, {how}, custom_generate=eosin.hub.consistent)"
+    return (
+        "import eosin.hub\n"
+        "floor = eosin.hub.TerminationFloor(model.generation_config.eos_token_id, "
+        f"budget={worst.signature.max_steps})\n"
+        "model.generate(**inputs, logits_processor=[floor])"
+    )
+
+
+def write_run_fix(worst: Record, sampler: str, value: str, model: str = "") -> str:
+    run, decoder = worst.signature.run, worst.signature.decoder
+    is_bundled = any(run in twins for twins in TWINS.values())
+    trained = f"runs/{run}" if worst.signature.settings else "MODEL"  # records do not say where a file of one's own is
+    place = str(run) if is_bundled else model or trained
+    if sampler:
+        return f"eosin decode {place} --decoder {EOS_KEEPING_PREFIX}{decoder}"
+    limit = "model.greedy_bound" if decoder == "greedy" else worst.signature.max_steps
+    return (
+        "import eosin\n"
+        f"model = eosin.Floor(eosin.load({place!r}), epsilon=1e-3)\n"
+        f"eosin.decode(model, prefixes, {decoder!r}, max_steps={limit})"
+    )
+
+
+MOST_SENTENCES = 2
+"""Of the verdict in a terminal."""
+
+
+def render_verdict(sentences: Sequence[Sentence], fix: Fix | None) -> list[str]:
+    """Lines for a terminal: the verdict and the fix."""
+    lines = [line for each in sentences[:MOST_SENTENCES] for line in textwrap.wrap(each.text, WIDTH)]
+    if fix:
+        lines += [*textwrap.wrap(f"fix: {fix.why}", WIDTH), *(f"    {line}" for line in fix.code.splitlines())]
+    return lines
