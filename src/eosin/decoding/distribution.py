@@ -71,7 +71,7 @@ class NextToken:
 
     @property
     def rows(self) -> int:
-        return len(self._peak)
+        return self._peak.shape[0]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -118,6 +118,8 @@ class NextToken:
         return self._scale(self._eos_logits.to(self.dtype, copy=True))
 
     def log_probs_of(self, token: Token) -> Float64[Tensor, " batch"]:
+        if "_best" in vars(self) and token is self._best[0]:  # what greedy decoding has just chosen
+            return (self._temper(self._best[1]) - self._log_total)[:, 0]
         others = self._find_above_peak(token[:, None])
         ends = self._eos_logits.masked_fill(token[:, None] != self.eos_ids, -math.inf)
         logits = torch.cat([others, ends], dim=1).amax(1, keepdim=True)
@@ -128,7 +130,7 @@ class NextToken:
         return self._find_logits(ids).double() - self._exact_peak
 
     def _find_logits(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
-        if len(self._store) == 1:
+        if self._store.shape[0] == 1:
             return self._store[0].gather(1, ids)
         columns, row = self._store.shape[-1], torch.arange(self.rows, device=ids.device)[:, None]
         return self._store[ids // columns, row, ids % columns]
@@ -147,13 +149,18 @@ class NextToken:
 
     def best(self) -> Token:
         """The most probable token; of equal ones the lower id."""
+        return self._best[0]
+
+    @cached_property
+    def _best(self) -> tuple[Token, Float64[Tensor, "batch 1"]]:
+        """The most probable token, and its logit less the peak."""
         ids, logits = self._list_top_groups(1, find_first)
         place = logits.argmax(1, keepdim=True)
         token, above_peak = ids.gather(1, place), logits.gather(1, place).double() - self._exact_peak
         for eos, eos_logit in zip(self.eos_ids, self._eos_logits.unsqueeze(2).unbind(1), strict=True):
             ends = (eos_logit > above_peak) | ((eos_logit == above_peak) & (eos < token))
             token, above_peak = torch.where(ends, eos, token), torch.where(ends, eos_logit, above_peak)
-        return token[:, 0]
+        return token[:, 0], above_peak
 
     def top(self, count: int) -> Ranked:
         """The most probable `count` tokens, most probable first; of equal ones the lower id first.
@@ -189,7 +196,7 @@ class NextToken:
     def _list_top_groups(self, count: int, first: Callable[[Tensor, int], Tensor]) -> tuple[Tensor, Tensor]:
         """Ids and logits of all tokens in the `count` groups with the largest entries."""
         maxima = self._group_max.transpose(0, 1).flatten(1)
-        if count >= maxima.shape[1] and len(self._store) == 1:
+        if count >= maxima.shape[1] and self._store.shape[0] == 1:
             return torch.arange(self._store.shape[2], device=self.device).expand(self.rows, -1), self._store[0]
         group = first(maxima, min(count, maxima.shape[1]))
         if first is sort_first:
@@ -322,8 +329,8 @@ class Columns(NamedTuple):
     start: int
     stop: int
     logits: Float[Tensor, "batch columns"]
-    eos: Int[Tensor, " some"]
-    """Those of the tokens that end."""
+    eos: Int[Tensor, " some"] | None
+    """Those of the tokens that end; None where there is none."""
 
 
 class Workspace:
@@ -367,7 +374,7 @@ class Workspace:
     def _cut_block(self, block: Float[Tensor, "batch columns"], start: int, vocab: int) -> Columns:
         stop = min(start + block.shape[1], vocab)
         ends = [token - start for token in self.eos_ids if start <= token < stop]
-        eos = torch.tensor(ends, dtype=torch.int64, device=self.device)
+        eos = torch.tensor(ends, device=self.device) if ends else None
         return Columns(start, stop, block[:, : stop - start], eos)
 
 
@@ -388,7 +395,7 @@ def survey(logits: Logits, rows: int, workspace: Workspace) -> NextToken:
     for part in workspace.parts:
         for columns in part.columns:
             logits.columns(columns.start, columns.stop, out=columns.logits)
-            if len(columns.eos):
+            if columns.eos is not None:
                 eos_parts.append(columns.logits.index_select(1, columns.eos))
                 columns.logits.index_fill_(1, columns.eos, -math.inf)
         maxima_parts.append(part.groups.amax(-1))
@@ -405,7 +412,7 @@ def survey(logits: Logits, rows: int, workspace: Workspace) -> NextToken:
     block_log_mass = log_masses.squeeze(2).T.contiguous()
     eos = logits.eos(eos_logits.double() - exact_peak, block_log_mass)
     store, maxima = workspace.store, join_parts(maxima_parts)
-    if rows < len(peak):
+    if rows < peak.shape[0]:
         store, maxima = store[:, :rows], maxima[:, :rows]
         peak, exact_peak, eos, block_log_mass = (each[:rows] for each in (peak, exact_peak, eos, block_log_mass))
     return NextToken(store, maxima, peak, exact_peak, workspace.ends, eos, logits.shape[-1], block_log_mass)

@@ -215,8 +215,9 @@ class Loop:
 
 def pad_rows(rows: Rows) -> Int[Tensor, " batch"]:
     """The rows, repeated up to a batch size at which every row rounds the same."""
-    size = padded_size(len(rows))
-    return rows if size == len(rows) else rows[torch.arange(size, device=rows.device) % len(rows)]
+    count = rows.shape[0]
+    size = padded_size(count)
+    return rows if size == count else rows[torch.arange(size, device=rows.device) % count]
 
 
 def padded_size(rows: int) -> int:

@@ -68,12 +68,14 @@ class Paths(Search[PathTable]):
         table.log_prob += next_token.log_probs_of(token)
         (terminated,) = self._fetch(next_token, is_one_of(token, self.ends))
         table.steps += 1
-        stopped = self._find_stops()
-        over = terminated | stopped | (table.steps == self.max_steps)
+        over = terminated | (table.steps == self.max_steps)
+        stopped = None if self.stop is None else self._find_stops(self.stop)
+        if stopped is not None:
+            over |= stopped
         if not over.any():
             return token, None
         rows = (~over).nonzero()[:, 0]
-        self._finish(over.nonzero()[:, 0], terminated, stopped)
+        self._finish(over.nonzero()[:, 0], terminated, torch.zeros_like(over) if stopped is None else stopped)
         self._keep(rows)
         return token[rows.to(token.device)], rows
 
@@ -96,11 +98,9 @@ class Paths(Search[PathTable]):
         if self._numbers is not None:
             self._numbers.select(contexts)
 
-    def _find_stops(self) -> Bool[Tensor, " contexts"]:
+    def _find_stops(self, stop: Stop) -> Bool[Tensor, " contexts"]:
         """Which contexts have produced a stop string."""
-        if self.stop is None:
-            return torch.zeros_like(self.table.index, dtype=torch.bool)
-        return torch.tensor([self.stop(tokens) for tokens in self.tokens_of(range(self.rows))], device="cpu")
+        return torch.tensor([stop(tokens) for tokens in self.tokens_of(range(self.rows))], device="cpu")
 
     def _finish(self, rows: Rows, terminated: Bool[Tensor, " contexts"], stopped: Bool[Tensor, " contexts"]) -> None:
         table, places = self.table, rows.tolist()

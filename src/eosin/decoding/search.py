@@ -113,7 +113,7 @@ class Search(Generic[T]):
     @property
     def contexts(self) -> int:
         """How many contexts are still under way."""
-        return len(self.table.index)
+        return self.table.index.shape[0]
 
     @property
     def rows(self) -> int:
@@ -175,8 +175,9 @@ class Search(Generic[T]):
     def _fetch(self, next_token: NextToken, *flags: Bool[Tensor, "*places"]) -> list[Tensor]:
         """Bring flags to the CPU, all in one transfer; raise if the logits of a row are not a distribution."""
         finite = next_token.is_finite
+        rows = finite.shape[0]
         on_host = torch.cat([finite, *(flag.flatten() for flag in flags)]).cpu()
-        finite, places = on_host[: len(finite)], on_host[len(finite) :].view(len(flags), -1)
+        finite, places = on_host[:rows], on_host[rows:].view(len(flags), -1)
         fetched = [places[number].view(flag.shape) for number, flag in enumerate(flags)]
         if not finite.all():
             row = int(finite.int().argmin())
