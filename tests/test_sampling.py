@@ -9,7 +9,7 @@ from transformers import LogitsProcessorList  # noqa: E402
 from transformers.generation import logits_process as warpers  # noqa: E402
 
 from eosin.decoding.truncation import keep_mask_by_line  # noqa: E402
-from eosin.hub.sampling import TopKNucleus, decoders_of, list_ignored, sampler_of  # noqa: E402
+from eosin.hub.sampling import TopKNucleus, build_sampler, list_decoders, list_ignored  # noqa: E402
 
 VOCAB = 500
 SETTINGS = {
@@ -29,7 +29,7 @@ SETTINGS = {
 def test_the_kept_tokens_are_those_of_generate(name: str, spread: float):
     settings, expected = SETTINGS[name]
     generation = transformers.GenerationConfig(do_sample=True, **settings)
-    sampler = sampler_of(generation, VOCAB)
+    sampler = build_sampler(generation, VOCAB)
     assert str(sampler) == expected
     logits = spread * torch.randn(40, VOCAB, generator=torch.Generator().manual_seed(0))
     scores = LogitsProcessorList()
@@ -61,9 +61,9 @@ def test_what_is_certain_is_kept(k: int, mu: float):
 
 def test_the_decoders_are_greedy_the_sampling_and_its_eos_keeping_form():
     generation = transformers.GenerationConfig(top_p=0.9, repetition_penalty=1.1)
-    assert list(map(str, decoders_of(generation, VOCAB))) == [
+    assert list(map(str, list_decoders(generation, VOCAB))) == [
         "greedy", "top-k-nucleus:50:0.9", "consistent-top-k-nucleus:50:0.9",
     ]  # fmt: skip
-    assert list(map(str, decoders_of(transformers.GenerationConfig(top_k=0), VOCAB))) == ["greedy", "ancestral"]
+    assert list(map(str, list_decoders(transformers.GenerationConfig(top_k=0), VOCAB))) == ["greedy", "ancestral"]
     assert list(list_ignored(generation)) == ["repetition_penalty=1.1"]
     assert list(list_ignored(transformers.GenerationConfig(do_sample=True, top_k=5, temperature=0.7))) == []

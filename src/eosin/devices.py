@@ -50,14 +50,14 @@ def has_fused_layers(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def exact_device(device: torch.device) -> torch.device:
+def choose_exact_device(device: torch.device) -> torch.device:
     """Where the float64 arithmetic for tensors of a device happens: there, or on the CPU where it has no float64."""
     return device if has_float64(device) else torch.device("cpu")
 
 
 def to_float64(tensor: Tensor) -> Tensor:
     """The tensor in float64, on the CPU where its device has no float64."""
-    return tensor.to(exact_device(tensor.device)).double()
+    return tensor.to(choose_exact_device(tensor.device)).double()
 
 
 def has_float64(device: torch.device) -> bool:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from eosin.devices import exact_device
+from eosin.devices import choose_exact_device
 
 CERTAIN = 1e4
 """Log-odds of an event that cannot fail: exp(-CERTAIN) is zero in every floating-point format."""
@@ -128,7 +128,7 @@ class Rewritten(Derived):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         eos_ids = torch.tensor(self.eos_ids, device=logits.device)
         log_rest = logits.index_fill(-1, eos_ids, -math.inf).logsumexp(-1)
-        exact = exact_device(logits.device)
+        exact = choose_exact_device(logits.device)
         eos_logits = rewrite_eos(logits[..., eos_ids].to(exact), log_rest.to(exact), self.log_survival)
         return logits.index_copy(-1, eos_ids, eos_logits.to(logits.dtype).to(logits.device))
 

@@ -131,12 +131,17 @@ def audit(
             prover = prover_of(model, decoder, steady) if signature["proofs"] else None
             counter = ShardCounter(job, decoder, wanted[str(decoder)], prover, text_of)
             for record in counter.count(shards, watch):
-                if out is not None and (certificates := counter.list_certificates()):
-                    append_certificates(cycles_path(Path(out)), certificates)
+                save_certificates(out, counter)
                 write(record)
                 done.append(record)
                 watch(Event("shard", {"record": record}))
     return Audit([record for record in done if record.signature.decoder in wanted], steady)
+
+
+def save_certificates(out: Path | str | None, counter: ShardCounter) -> None:
+    """Before the records that count on them."""
+    if out is not None and (certificates := counter.list_certificates()):
+        append_certificates(cycles_path(Path(out)), certificates)
 
 
 def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) -> list[Decoder]:

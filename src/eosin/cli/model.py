@@ -208,7 +208,7 @@ def open_hub_model(name: str, given: dict[str, Any], device: torch.device, dtype
         tokenizer=tokenizer,
         encode_prompts=lambda texts: tokenizer.encode_prompts(texts, given["chat"], given["prompt_tokens"]),
         stop=parse_stop_strings(given["stop"] or model.stop_strings, tokenizer),
-        decoders=tuple(import_hub("sampling").decoders_of(model.model.generation_config, model.vocab_size)),
+        decoders=tuple(import_hub("sampling").list_decoders(model.model.generation_config, model.vocab_size)),
     )
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from eosin.contracts import EosIds, Rows, Token
-from eosin.devices import exact_device
+from eosin.devices import choose_exact_device
 from eosin.logits import Fetched, Logits
 
 BLOCK = 1024
@@ -350,7 +350,7 @@ class Workspace:
         rows, vocab = logits.shape
         made_for = (vocab, logits.dtype, logits.device)
         if (rows, *made_for) != self._cut_for:
-            self.device = exact_device(logits.device)
+            self.device = choose_exact_device(logits.device)
             if made_for != self._made_for or rows > self._store.shape[1]:
                 self._store = allocate_store(rows, vocab, logits.dtype, self.device)
             self._cut(rows, vocab)

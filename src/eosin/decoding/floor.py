@@ -21,7 +21,7 @@ from torch.nn import functional
 from eosin.contracts import Generative, LanguageModel, Prefix, Token, Tokens
 from eosin.decoding.job import pool_of, window_of
 from eosin.decoding.scoring import score_by_steps
-from eosin.devices import exact_device, to_float64
+from eosin.devices import choose_exact_device, to_float64
 from eosin.log_odds import Promise, apply_temperature, get_promise
 from eosin.logits import Logits, Rewritten, as_logits, log1mexp, log_odds_of_eos
 from eosin.states import PairState, TensorState
@@ -84,7 +84,7 @@ class Floor(nn.Module):
 
     def prefill(self, prefix: Prefix) -> tuple[Logits, PairState]:
         logits, inner = self.model.prefill(prefix)
-        steps = torch.ones(len(prefix), dtype=torch.int64, device=exact_device(prefix.device))
+        steps = torch.ones(len(prefix), dtype=torch.int64, device=choose_exact_device(prefix.device))
         return self._raise(logits, steps), PairState(inner, TensorState((steps,)))
 
     def step(self, token: Token, state: PairState) -> tuple[Logits, PairState]:

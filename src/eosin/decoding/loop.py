@@ -25,7 +25,7 @@ from eosin.contracts import Decoder, Prefix, Rows, State, Token
 from eosin.decoding.distribution import Workspace, survey
 from eosin.decoding.job import Context, Job
 from eosin.decoding.search import Search
-from eosin.devices import exact_device, own_precision
+from eosin.devices import choose_exact_device, own_precision
 from eosin.errors import BadInput
 from eosin.events import Event, Watch, ignore
 from eosin.logits import Logits, as_logits
@@ -152,6 +152,7 @@ class Loop:
         self.pads: bool | None = None
         """Whether batches are padded; that is known once there is a state."""
         self._known_kinds: tuple[type, ...] = ()
+        """Types of logits and state that were checked: that takes long for one step of a small model."""
 
     @own_precision()
     @torch.inference_mode()
@@ -159,11 +160,12 @@ class Loop:
         """Read the prefixes, which have one length, and choose the first token after each."""
         prefixes = torch.stack([context.prefix for context in contexts])
         indices = torch.tensor([context.index for context in contexts], device="cpu")
-        eos_ids = torch.tensor(self.model.eos_ids, device=exact_device(prefixes.device))
+        eos_ids = torch.tensor(self.model.eos_ids, device=choose_exact_device(prefixes.device))
         search = self.decoder.begin(indices, eos_ids, self.job.max_steps, self.job.seed, self.job.stop)
         return self._advance(search, *self._prefill(prefixes))
 
     def _prefill(self, prefixes: Prefix) -> tuple[Logits, State]:
+        """Read the prefixes. Whether to pad is known from the first state; then they may be read again."""
         padded = self._pad(torch.arange(len(prefixes), device=prefixes.device))
         logits, state = self._check(self.model.prefill(prefixes[padded]), len(padded))
         if self.pads is None:

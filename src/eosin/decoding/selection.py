@@ -1,4 +1,6 @@
-"""Where the front of an order of preference weighs enough, found without sorting the vocabulary.
+"""Where the front of an order of preference weighs enough, found without sorting a large vocabulary.
+
+A vocabulary of one block is sorted whole. In a larger one the line is found by bins:
 
 A pass adds up the weights of the tokens in bins of similar preference. The line falls into the first bin at whose end
 the front weighs enough. If that bin is crowded, another pass divides it into bins of its own. Then only the members of
@@ -86,6 +88,7 @@ def take_all(next_token: NextToken, order: Order, weight: Weight, enough: Enough
 
 
 def find_bin(next_token: NextToken, order: Order, weight: Weight, enough: Enough) -> Crowd:
+    """In a large vocabulary, the tokens of one bin of each row."""
     digits: list[Tensor] = []
     before: Tensor | float = 0.0
     some: Tensor | None = None

@@ -29,7 +29,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.utils import GenerationMixin
 
 from eosin.contracts import BoundedHead, Head, HeadMemories, HeadMemory
-from eosin.devices import exact_device, to_float64
+from eosin.devices import choose_exact_device, to_float64
 from eosin.errors import BadInput
 from eosin.hub.endings import to_ids
 from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
@@ -87,7 +87,7 @@ class MemoryLayer(DynamicLayer):
     @property
     def last(self) -> Float64[Tensor, "batch numbers"]:
         keys: Any = self.keys
-        last: Tensor = keys[:, 0, -1].to(exact_device(keys.device))
+        last: Tensor = keys[:, 0, -1].to(choose_exact_device(keys.device))
         return last.contiguous().view(torch.float64)
 
 
@@ -134,7 +134,7 @@ class SelfTerminatingForCausalLM(PreTrainedModel, GenerationMixin):
         # a cache that is being filled has the new positions already; the memory has not
         memory = get_memory_layer(cache)
         new = input_ids.shape[1] if input_ids is not None else others["inputs_embeds"].shape[1]
-        exact = exact_device(logits.device)
+        exact = choose_exact_device(logits.device)
         start = torch.zeros(len(logits), *self.head.memory_shape, dtype=torch.float64, device=exact)
         if memory is not None and memory.get_seq_length() > 0 and logits.shape[1] == new:
             start = memory.last.view_as(start)

@@ -23,7 +23,7 @@ NOT_APPLIED = {
     "min_new_tokens": (None, 0), "min_length": (None, 0), "suppress_tokens": (None,), "num_beams": (None, 1),
     "penalty_alpha": (None, 0.0), "sequence_bias": (None,), "guidance_scale": (None, 1.0),
 }  # fmt: skip
-"""Settings that `sampler_of` leaves out, with the values that do nothing."""
+"""Settings that `build_sampler` leaves out, with the values that do nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TopKNucleus(SmallestSet):
         return (count >= self.k) | (mass > self.mu * of_k + next_token.tie)
 
 
-def sampler_of(generation: Any, vocab_size: int) -> Sampler:
+def build_sampler(generation: Any, vocab_size: int) -> Sampler:
     """What `generate(do_sample=True)` draws from."""
     top_k = USUAL_TOP_K if generation.top_k is None else generation.top_k
     top_p = 1.0 if generation.top_p is None else generation.top_p
@@ -66,9 +66,9 @@ def sampler_of(generation: Any, vocab_size: int) -> Sampler:
     return Sampler(TopK(k) if k < vocab_size else None, temperature)
 
 
-def decoders_of(generation: Any, vocab_size: int) -> list[Decoder]:
+def list_decoders(generation: Any, vocab_size: int) -> list[Decoder]:
     """Greedy decoding, the model's own sampling, and its eos-keeping form."""
-    own = sampler_of(generation, vocab_size)
+    own = build_sampler(generation, vocab_size)
     keeping = [] if own.truncation is None else [Sampler(Consistent(own.truncation), own.temperature)]
     return [Greedy(), own, *keeping]
 

@@ -23,7 +23,7 @@ from eosin.contracts import (
     Tokens,
     is_defined_together,
 )
-from eosin.devices import exact_device, own_precision, to_float64
+from eosin.devices import choose_exact_device, own_precision, to_float64
 from eosin.log_odds import NO_PROMISE, Promise, promise_from_survival
 from eosin.logits import Factored, Logits, Rewritten, log1mexp
 from eosin.models.heads import check_head, keeps_softmax
@@ -76,7 +76,7 @@ class NeuralLM(nn.Module):
         self.embedding.reset_parameters()
 
     def initial(self, batch: int) -> PairState:
-        exact = exact_device(self.output.bias.device)
+        exact = choose_exact_device(self.output.bias.device)
         memory = torch.zeros(batch, *self.head.memory_shape, dtype=torch.float64, device=exact)
         return PairState(self.core.initial(batch), TensorState((memory,)))
 

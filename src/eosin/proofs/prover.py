@@ -111,9 +111,9 @@ class Prover:
             self._try_cycle(self.dynamics, reduce_cycle(turn), now, row)
         return None
 
-    def _is_recurrence(self, start: Any, turn: Sequence[int]) -> bool:
+    def _is_recurrence(self, start: Sighting, turn: Sequence[int]) -> bool:
         """Whether the tokens of one turn, read once more, are forced and bring the state back."""
-        state, forced = start.state, start.token == start.token
+        state, forced = start.state, torch.ones_like(start.token, dtype=torch.bool)
         for token, following in zip(turn, [*turn[1:], turn[0]], strict=True):
             logits, state = self.model.step(torch.full_like(start.token, token), state)
             next_token = survey(as_logits(logits), 1, self.workspace)

@@ -13,7 +13,7 @@ from eosin.contracts import LanguageModel, Selective
 from eosin.data.batches import Batch, gather, plan_by_length
 from eosin.data.corpus import Split
 from eosin.decoding.job import window_of
-from eosin.devices import eval_mode, exact_device, own_precision
+from eosin.devices import choose_exact_device, eval_mode, own_precision
 from eosin.events import Event, Watch, ignore
 
 EVALUATION_BATCH = 128
@@ -48,7 +48,7 @@ def negative_log_likelihood(model: LanguageModel, batch: Batch) -> Float[Tensor,
         log_probs = model.log_probs(batch.prefix, batch.continuation, batch.wanted)
     else:
         log_probs = model.score(batch.prefix, batch.continuation)[batch.wanted]
-    return -log_probs.to(exact_device(log_probs.device)).sum(dtype=torch.float64)
+    return -log_probs.to(choose_exact_device(log_probs.device)).sum(dtype=torch.float64)
 
 
 def evaluate(

@@ -182,7 +182,7 @@ def derive_seed(seed: int, purpose: str, number: int) -> int:
 @contextmanager
 def use_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Let torch draw from this seed, and restore its generator afterwards."""
-    others = {} if device.type == "cpu" else {"devices": [device], "device_type": device.type}
-    with torch.random.fork_rng(**{"devices": [], **others}):
+    accelerators = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(accelerators, device_type=device.type if accelerators else "cuda"):
         torch.manual_seed(seed)
         yield
