@@ -251,6 +251,17 @@ def test_models_of_hugging_face_give_the_tokens_of_the_cpu(counts: Counts, name:
         assert str(eosin.certify(there(here), spec)) == str(eosin.certify(here, spec))
 
 
+@crossed_with_kinds("name", ["gpt2", "llama-st"])
+def test_half_precision_gives_the_tokens_of_the_cpu(counts: Counts, name: str):
+    here = make_pretrained(name).to(torch.bfloat16)
+    here.model.set_attn_implementation("eager")  # the fused one rounds otherwise than its formula
+    for spec in ("greedy", "nucleus:0.9"):
+        expected, found = (
+            eosin.decode(each, contexts(vocab=60), spec, max_steps=STEPS) for each in (here, there(here))
+        )
+        assert found.tokens == expected.tokens
+
+
 # what a step costs
 
 BUDGETS = {

@@ -1,6 +1,7 @@
 """Proofs while decoding: what is proved never ends, what only looks like a loop is not proved, nothing else changes."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from eosin.models.heads import HEADS
 from eosin.models.neural_lm import CORES
 from eosin.models.recurrent import Recurrent
 from eosin.proofs.constructions import Coin, Repeater
+from eosin.proofs.drift import MOVES, Looping, measure_drifts
+from eosin.proofs.dynamics import dynamics_of
 from eosin.proofs.prover import CERTIFIED, RECURRENCE
 from eosin.states import PairState, TensorState
 
@@ -64,6 +67,26 @@ def test_what_is_proved_goes_on_as_was_proved(core: str, spec: str):
                 tokens = (tokens[:-1] + cycle * STEPS)[:STEPS]
             assert tokens == plain[index]
     assert proved >= 5 or spec in ("top-k:2", "min-p:0.5")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("core", RECURRENT)
+def test_drifts_of_several_loops_are_those_of_each_replayed_alone(core: str):
+    """Prefixes, completions and turns of different lengths; `earlier` is the state so many turns before the end."""
+    model, generator = looping(core, 3, dtype=torch.float64), torch.Generator().manual_seed(0)
+    dynamics = dynamics_of(model)
+    sizes = [(2, 90, 1), (5, 40, 3), (3, 7, 5), (9, 2, 1), *((4, 70 + row, 2) for row in range(16))]
+    draw = partial(torch.randint, 4, 40, generator=generator)
+    loops = [Looping(draw((prefix,)), draw((length,)), period) for prefix, length, period in sizes]
+    for loop, (counting, most, by) in zip(loops, measure_drifts(model, dynamics, loops), strict=True):
+        states = [model.prefill(loop.prefix[None])[1]]
+        for token in loop.tokens:
+            states.append(model.step(token[None], states[-1])[1])
+        moved = dynamics.numbers(states[-1])[0] - dynamics.numbers(states[-1 - loop.turns * loop.period])[0]
+        moved = moved / loop.turns
+        assert by == pytest.approx(float(moved[most]), rel=1e-9, abs=1e-12)
+        assert abs(by) == pytest.approx(float(moved.abs().max()), rel=1e-9, abs=1e-12)
+        assert counting == int((moved.abs() > MOVES).sum())
 
 
 @pytest.mark.parametrize(

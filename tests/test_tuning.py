@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import SafetensorError
+from simulated_accelerator import NAME, simulated_accelerator
 from texts import real_sentences, write_lines
 from torch.testing import assert_close
 from watches import stop_after, stop_now
@@ -23,7 +24,7 @@ from eosin.cli.main import main  # noqa: E402
 from eosin.data.corpus import Corpus  # noqa: E402
 from eosin.errors import BadInput  # noqa: E402
 from eosin.events import Stopped  # noqa: E402
-from eosin.hub.tuning import FineTuningConfig  # noqa: E402
+from eosin.hub.tuning import FineTuner, FineTuningConfig  # noqa: E402
 from eosin.models.heads import HEADS, SelfTerminating  # noqa: E402
 from eosin.training.evaluation import evaluate  # noqa: E402
 from eosin.training.loop import train  # noqa: E402
@@ -72,6 +73,27 @@ def settings(place: Path, **changes: dict[str, object]) -> FineTuningConfig:
 @pytest.fixture(scope="module")
 def corpus(place: Path) -> Corpus:
     return settings(place).open_corpus(place)
+
+
+@pytest.mark.parametrize("float64", [True, False], ids=["float64", "no-float64"])
+def test_an_accelerator_learns_what_the_cpu_learns(
+    place: Path, tmp_path: Path, float64: bool, monkeypatch: pytest.MonkeyPatch
+):
+    # save_pretrained looks at the storage of weights, which the simulated ones have none of
+    monkeypatch.setattr(FineTuner, "export", lambda *_: None)
+    folder = Path(shutil.copytree(place / "gpt2", tmp_path / "gpt2"))
+    # devices draw differently, and torch unties the weights that it moves to a device written in Python
+    plain = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0) | {"tie_word_embeddings": False}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        transformers.GPT2LMHeadModel(transformers.GPT2Config.from_pretrained(folder, **plain)).save_pretrained(folder)
+    config = settings(place, pretrained={"model": str(folder)})
+    with simulated_accelerator(float64):
+        expected, found = (
+            train(config, config.open_corpus(tmp_path), tmp_path / device, device=device, precision="float32")
+            for device in ("cpu", NAME)
+        )
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_line_is_a_sequence(place: Path, corpus: Corpus):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, UInt8
 from torch import Tensor
 
 from eosin.contracts import Comparable, Growing, Joinable, Measurable, Rows, SometimesJoinable, State
@@ -30,8 +30,8 @@ class TensorState:
         return TensorState(tuple(map(torch.cat, zip(self.tensors, other.tensors, strict=True))))
 
     def same(self, other: TensorState) -> Bool[Tensor, " batch"]:
-        pairs = zip(self.tensors, other.tensors, strict=True)
-        return torch.stack([same_rows(mine, theirs) for mine, theirs in pairs]).all(0)
+        mine, theirs = (torch.cat([view_bits(each) for each in state.tensors], dim=1) for state in (self, other))
+        return (mine == theirs).all(1)
 
 
 @dataclass(frozen=True)
@@ -65,21 +65,32 @@ class PairState:
         return first & self.second.same(other.second).to(first.device)
 
 
-def can_join(state: State) -> bool:
+def offers(state: object, capability: type) -> bool:
+    """Whether a kind of state has a capability; the answer is kept, since a step asks often and a protocol is slow."""
+    kind = type(state), capability
+    if kind not in OFFERED:
+        OFFERED[kind] = isinstance(state, capability)
+    return OFFERED[kind]
+
+
+OFFERED: dict[tuple[type, type], bool] = {}
+
+
+def can_join(state: Any) -> bool:
     """Whether other rows can be put behind those of this state."""
-    return state.joinable if isinstance(state, SometimesJoinable) else isinstance(state, Joinable)
+    return state.joinable if offers(state, SometimesJoinable) else offers(state, Joinable)
 
 
-def size_of(state: State) -> int | None:
+def size_of(state: Any) -> int | None:
     """How many numbers a row holds; None where that grows with each token, or where rows cannot be compared."""
-    if grows(state) or not isinstance(state, Comparable):
+    if grows(state) or not offers(state, Comparable):
         return None
-    return state.size if isinstance(state, Measurable) else 1
+    return state.size if offers(state, Measurable) else 1
 
 
-def grows(state: State) -> bool:
+def grows(state: Any) -> bool:
     """Whether a state says that it grows with each token."""
-    return isinstance(state, Growing) and state.grows
+    return offers(state, Growing) and state.grows
 
 
 def can_recur(state: State) -> bool:
@@ -87,11 +98,6 @@ def can_recur(state: State) -> bool:
     return can_join(state) and bool(size_of(state))
 
 
-def same_rows(mine: Tensor, theirs: Tensor) -> Bool[Tensor, " batch"]:
-    """Bit for bit: 0.0 is not -0.0, and NaN is itself."""
-    return (bits(mine) == bits(theirs)).flatten(1).all(1)
-
-
-def bits(tensor: Tensor) -> Tensor:
-    tensor = tensor.contiguous()
-    return tensor[:, None].view(torch.uint8) if tensor.dim() == 1 else tensor.view(torch.uint8)
+def view_bits(tensor: Tensor) -> UInt8[Tensor, "batch bytes"]:
+    """The bits of each row: 0.0 is not -0.0, and NaN is itself."""
+    return tensor[:, None].flatten(1).contiguous().view(torch.uint8)

@@ -34,7 +34,8 @@ from eosin.decoding.survival import survival_of
 from eosin.devices import device_of, eval_mode
 from eosin.errors import BadInput
 from eosin.events import Event, Watch, ignore
-from eosin.proofs.drift import measure_drift
+from eosin.outcome import Completion
+from eosin.proofs.drift import Looping, measure_drifts
 from eosin.proofs.dynamics import dynamics_of
 from eosin.proofs.prover import Prover, prover_of
 from eosin.proofs.saved_cycles import (
@@ -207,13 +208,18 @@ class ShardCounter:
         if dynamics is None:
             return
         new = {cycle: completion for cycle, completion in tally.examples.items() if cycle not in self.drifts}
-        for cycle, completion in list(new.items())[: MOST_EXAMPLES - len(self.drifts)]:
-            prefix = self.job.contexts[completion.index].prefix
-            tokens = completion.tokens.to(prefix.device)
-            found = measure_drift(self.job.model, dynamics, prefix, tokens, len(cycle))
-            self.drifts[cycle] = completion.index, *found
+        new = dict(list(new.items())[: MOST_EXAMPLES - len(self.drifts)])
+        if new:
+            loops = [self._find_loop(completion, len(cycle)) for cycle, completion in new.items()]
+            drifts = measure_drifts(self.job.model, dynamics, loops)
+            for (cycle, completion), drift in zip(new.items(), drifts, strict=True):
+                self.drifts[cycle] = completion.index, *drift
         for cycle in tally.examples.keys() & self.drifts.keys():
             tally.loops[cycle] = structs.replace(tally.loops[cycle], drift=self.drifts[cycle])
+
+    def _find_loop(self, completion: Completion, period: int) -> Looping:
+        prefix = self.job.contexts[completion.index].prefix
+        return Looping(prefix, completion.tokens.to(prefix.device, prefix.dtype), period)
 
     def list_certificates(self) -> list[CertifiedCycle]:
         """Certificates of all cycles so far; none for a decoder without a specification, which nobody could check."""

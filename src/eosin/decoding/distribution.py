@@ -391,7 +391,8 @@ def blocks_at_a_time(store: Float[Tensor, "blocks batch columns"]) -> int:
 def survey(logits: Logits, rows: int, workspace: Workspace) -> NextToken:
     """Everything decoders need to know about the first `rows` rows; valid until the workspace is used again."""
     logits = workspace.prepare(logits)
-    eos_parts, maxima_parts, peaks, safe_peaks, masses = [], [], [], [], []
+    lowest = torch.finfo(workspace.store.dtype).min  # the peak of a block in which no token can occur
+    eos_parts, maxima_parts, peaks, masses = [], [], [], []
     for part in workspace.parts:
         for columns in part.columns:
             logits.columns(columns.start, columns.stop, out=columns.logits)
@@ -399,16 +400,16 @@ def survey(logits: Logits, rows: int, workspace: Workspace) -> NextToken:
                 eos_parts.append(columns.logits.index_select(1, columns.eos))
                 columns.logits.index_fill_(1, columns.eos, -math.inf)
         maxima_parts.append(part.groups.amax(-1))
-        peaks.append(maxima_parts[-1].amax(-1, keepdim=True))
-        safe_peaks.append(peaks[-1].nan_to_num(nan=math.nan, posinf=math.inf, neginf=0.0))
-        masses.append(log_mass(part.blocks, safe_peaks[-1], part.scratch))
+        peaks.append(maxima_parts[-1].amax(-1, keepdim=True).clamp_(min=lowest))
+        masses.append(log_mass(part.blocks, peaks[-1], part.scratch))
     eos_logits = join_parts(eos_parts, dim=1)
     if workspace.order is not None:
         eos_logits = eos_logits.index_select(1, workspace.order)
-    best = join_parts(peaks).amax(0)
-    peak = torch.where(best > -math.inf, best, eos_logits.amax(1, keepdim=True))
+    block_peaks = join_parts(peaks)
+    best = block_peaks.amax(0)
+    peak = torch.where(best > lowest, best, eos_logits.amax(1, keepdim=True))
     exact_peak = peak.double()
-    log_masses = join_parts(masses) + (join_parts(safe_peaks).double() - exact_peak)
+    log_masses = join_parts(masses) + (block_peaks.double() - exact_peak)
     block_log_mass = log_masses.squeeze(2).T.contiguous()
     eos = logits.eos(eos_logits.double() - exact_peak, block_log_mass)
     store, maxima = workspace.store, join_parts(maxima_parts)

@@ -62,11 +62,16 @@ class Paths(Search[PathTable]):
         return both
 
     def advance(self, next_token: NextToken) -> tuple[Token, Rows | None]:
-        table = self.table
+        table, longest = self.table, int(self.table.steps.max())
         token = self.choose(next_token, self._draw())
-        table.history = table.history.append(token, int(table.steps.max()))
+        table.history = table.history.append(token, longest)
         table.log_prob += next_token.log_probs_of(token)
-        (terminated,) = self._fetch(next_token, is_one_of(token, self.ends))
+        ends = is_one_of(token, self.ends)
+        is_plain = self.stop is None and longest + 1 < self.max_steps
+        if is_plain and not (ends | ~next_token.is_finite).any():  # nothing happens at most steps
+            table.steps += 1
+            return token, None
+        (terminated,) = self._fetch(next_token, ends)
         table.steps += 1
         over = terminated | (table.steps == self.max_steps)
         stopped = None if self.stop is None else self._find_stops(self.stop)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from eosin.contracts import Rows
 from eosin.models.dropout import dropout
-from eosin.states import same_rows
+from eosin.states import TensorState
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,14 @@ class KeyValues:
     def same(self, other: KeyValues) -> Bool[Tensor, " batch"]:
         time = max(self.keys.shape[3], other.keys.shape[3])
         mine, theirs = self._pad_to(time), other._pad_to(time)
+        return mine._mask_unused().same(theirs._mask_unused())
+
+    def _mask_unused(self) -> TensorState:
+        """Zeros where a row has no tokens yet."""
+        time = self.keys.shape[3]
         used = torch.arange(time, device=self.lengths.device) >= time - self.lengths[:, None]
-        used = used[:, None, None, :, None]
-        return (
-            (mine.lengths == theirs.lengths)
-            & same_rows(torch.where(used, mine.keys, 0.0), torch.where(used, theirs.keys, 0.0))
-            & same_rows(torch.where(used, mine.values, 0.0), torch.where(used, theirs.values, 0.0))
-        )
+        pairs = (torch.where(used[:, None, None, :, None], each, 0.0) for each in (self.keys, self.values))
+        return TensorState((self.lengths, *pairs))
 
     def _pad_to(self, time: int) -> KeyValues:
         front = (0, 0, time - self.keys.shape[3], 0)

@@ -147,6 +147,11 @@ class Dynamics:
         """The rows of the model's state, each as one vector."""
         return self.weigh(state.first)
 
+    def distances(self, state: Any, other: Any) -> Float64[Tensor, " batch"]:
+        """Between each row of a state and the same row of another."""
+        change = self.numbers(state) - self.numbers(other)
+        return (change * self.weight_of_number.to(change.device)).norm(dim=1)
+
     def numbers(self, state: Any) -> Float64[Tensor, "batch state"]:
         """The same without weights."""
         return to_float64(torch.cat(state.first.tensors, dim=1))

@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from eosin.contracts import Decoder, Generative, Predictable, Rows, Token
 from eosin.decoding.distribution import Workspace, survey
@@ -58,7 +56,8 @@ class Prover:
             return cohort
         now = Sighting.of(cohort)
         before = now if cohort.memory is None else Sighting(cohort.memory, now.steps)
-        proofs, returns = self._look(now, before)
+        proofs = self._find_in_balls(now)
+        returns = [each for each in self._find_returns(now, before) if each.row not in proofs]
         turns = cohort.search.tokens_of([each.row for each in returns])
         for each, tokens in zip(returns, turns, strict=True):
             if proof := self._prove(each.row, each.exactly, now, tokens[each.since - 1 : -1]):
@@ -66,40 +65,39 @@ class Prover:
         cohort = replace(cohort, memory=now.renew(before))
         return cohort.retire(proofs) if proofs else cohort
 
-    def _look(self, now: Sighting, before: Sighting) -> tuple[dict[int, Proof], list[Return]]:
-        """The rows in the ball of a certified cycle, about to read its first token, and the others that came back.
-
-        All rows are looked at on the device; the host gets those that may be meant, and then what became of them.
-        """
-        rows, cycles = len(now.steps), self.cycles if self.dynamics else []
-        if int(now.steps.max()) <= FIRST_LOOK and not cycles:
-            return {}, []
-        token, since = now.token[:rows, None], before.since[:rows]
-        back = (now.token == before.token)[:rows] & (since >= FIRST_LOOK) & (now.since[:rows] > since)
-        first = torch.tensor([cycle.tokens[0] for cycle in cycles], dtype=token.dtype, device=token.device)
-        row, number = torch.cat([back[:, None], token == first], dim=1).nonzero(as_tuple=True)
+    def _find_in_balls(self, now: Sighting) -> dict[int, Proof]:
+        """The rows in the ball of a certified cycle, about to read its first token."""
+        if self.dynamics is None or not self.cycles:
+            return {}
+        token = now.token[: len(now.steps), None]
+        first = [cycle.tokens[0] for cycle in self.cycles]
+        row, number = (token == torch.tensor(first, dtype=token.dtype, device=token.device)).nonzero(as_tuple=True)
         if not len(row):
-            return {}, []
-        here, there = now.state.select(row), before.state.select(row)
-        exactly = here.same(there)
-        close = exactly if self.dynamics is None else self._are_close(self.dynamics, here, there, number, exactly)
-        facts = torch.stack([close.to(row.device), number, row, since[row], exactly], dim=1).tolist()
-        found = [(number, Return(row, since, bool(exactly))) for close, number, row, since, exactly in facts if close]
-        proofs = {back.row: Proof(cycles[number - 1].tokens, CERTIFIED) for number, back in found if number}
-        return proofs, [back for number, back in found if not number and back.row not in proofs]
+            return {}
+        vectors = self.dynamics.vectors(now.state.select(row))
+        number = number.to(vectors.device)
+        centres = torch.stack([cycle.centre for cycle in self.cycles]).to(vectors.device)
+        radii = vectors.new_tensor([cycle.radius for cycle in self.cycles])
+        inside = (vectors - centres[number]).norm(dim=1) <= radii[number]
+        pairs = torch.stack([row.to(vectors.device), number], dim=1)[inside].tolist()
+        return {row: Proof(self.cycles[number].tokens, CERTIFIED) for row, number in pairs}
 
-    def _are_close(
-        self, dynamics: Dynamics, here: Any, there: Any, number: Tensor, exactly: Bool[Tensor, " found"]
-    ) -> Bool[Tensor, " found"]:
-        """Whether each row is near its earlier state (number 0) or in the ball of the cycle with its number."""
-        vectors = dynamics.vectors(here)
-        number, exactly = number.to(vectors.device), exactly.to(vectors.device)
-        centres = [vectors.new_zeros(dynamics.size), *(cycle.centre.to(vectors.device) for cycle in self.cycles)]
-        radii = vectors.new_tensor([NEAR, *(cycle.radius for cycle in self.cycles)])
-        returns = number == 0
-        centre = torch.where(returns[:, None], dynamics.vectors(there), torch.stack(centres)[number])
-        near = (vectors - centre).norm(dim=1) <= radii[number]
-        return near | (exactly & returns)
+    def _find_returns(self, now: Sighting, before: Sighting) -> list[Return]:
+        """The rows that came back. All are looked at on the device, and the host gets those that did."""
+        rows = len(now.steps)
+        if int(now.steps.max()) <= FIRST_LOOK:
+            return []
+        since = before.since[:rows]
+        back = (now.token == before.token)[:rows] & (since >= FIRST_LOOK) & (now.since[:rows] > since)
+        if self.dynamics is not None and back.any():
+            moved = self.dynamics.distances(now.state, before.state)[:rows]
+            back = back.to(moved.device) & (moved <= NEAR)
+        row = back.nonzero()[:, 0].to(since.device)
+        if not len(row):
+            return []
+        exactly = now.state.select(row).same(before.state.select(row))
+        facts = torch.stack([row, since[row], exactly.to(row.device)], dim=1).tolist()
+        return [Return(row, since, bool(exactly)) for row, since, exactly in facts]
 
     def _prove(self, row: int, exactly: bool, now: Sighting, turn: list[int]) -> Proof | None:
         """Prove that a row that came back after a turn of these tokens never ends, if it can be proved now."""
