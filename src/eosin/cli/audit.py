@@ -42,9 +42,11 @@ from eosin.proofs.saved_cycles import cycles_path
 from eosin.records.reading import examples_path
 from eosin.records.statistics import Estimate, Ratio
 from eosin.report.audits import tabulate_audit
+from eosin.report.origin import SOFTMAX, Origin, index_origins, origin_path, read_origins, save_origin
 from eosin.report.tables import render_text
 from eosin.report.verdict import propose_fix, render_verdict, write_verdict
 from eosin.storage.files import resolve_path
+from eosin.training.run import Run
 
 DESCRIPTION = """MODEL is the directory of a trained run, hf: and a model of Hugging Face, or py:FILE:FUNCTION.
 Records are written as shards of contexts finish. The same command prints them again, and resumes an audit that is
@@ -188,7 +190,7 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     decoders = choose_decoders(loaded) if given is None else given
     options.max_steps = choose_max_steps(loaded, prefixes, options)
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
-    taken = map(resolve_path, (out, cycles_path(out), examples_path(out)))
+    taken = map(resolve_path, (out, cycles_path(out), examples_path(out), origin_path(out)))
     if options.completions and resolve_path(options.completions) in taken:
         raise BadInput(f"--completions and --out are one file, {options.completions}; name two")
 
@@ -225,6 +227,8 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"finished shards are in {out}; the same command continues") from None
+    if loaded.run is not None:
+        save_origin(out, describe_origin(loaded.run, name_contexts(options), len(prefixes)))
     return result, out
 
 
@@ -238,6 +242,26 @@ def choose_decoders(loaded: LoadedModel) -> Sequence[Decoder]:
         f"eosin audit: decoders {', '.join(map(str, loaded.decoders))}{left_out}; --decoders changes that\n"
     )
     return loaded.decoders
+
+
+def describe_origin(run: Run, contexts_from: str, count: int) -> Origin:
+    """What the page says of a run besides its counts, on the first contexts of a split or of other texts."""
+    data, head = run.table["data"], run.table.get("head", {})
+    architecture = (
+        [run.table.get(name, {}) for name in ("core", "output")],
+        run.table.get("pretrained", {}).get("model"),
+    )
+    is_split = contexts_from in run.corpus.splits
+    lengths = run.corpus.count_after_context(contexts_from)[:count].tolist() if is_split else ()
+    return Origin(
+        run=run.origin["run"],
+        contexts_from=contexts_from,
+        head=head.get("kind", SOFTMAX),
+        network=json.dumps([run.corpus.digest, architecture], sort_keys=True),
+        text=str(data.get("source", "")),
+        prefix_length=run.corpus.recipe.context,
+        lengths=Counter(lengths),
+    )
 
 
 def name_contexts(options: argparse.Namespace) -> str:
@@ -268,7 +292,9 @@ def format_audits(audits: list[Audit], files: list[Path], options: argparse.Name
             parts += [f"certificates: {cycles_path(out)} (eosin certify --check)"]
     names = map(str, files) if options.out else [options.model]
     parts += [f"page: {shlex.join(['eosin', 'report', *names, '--html', 'page.html'])}"]
-    verdict = render_verdict(list(write_verdict(records)), propose_fix(records, model=options.model))
+    origins = index_origins(read_origins(files))
+    fix = propose_fix(records, origins=origins, model=options.model)
+    verdict = render_verdict(list(write_verdict(records, origins=origins)), fix)
     return "\n".join([*parts, "", *map(escape_for_terminal, verdict)])
 
 

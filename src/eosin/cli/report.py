@@ -25,6 +25,7 @@ from eosin.report.audits import (
 )
 from eosin.report.comparison import compare_audits
 from eosin.report.initialisations import has_several_models, tabulate_models
+from eosin.report.origin import index_origins, read_origins
 from eosin.report.tables import RENDERINGS, Table
 from eosin.storage.files import resolve_path, write_text
 
@@ -165,7 +166,8 @@ def write_page(options: argparse.Namespace) -> str:
     if resolve_path(options.html) in files | {resolve_path(path) for path in [*options.completions, *options.traces]}:
         raise BadInput(f"--html {options.html} is a file that the page is made of; name another")
     completions = options.completions or find_examples(files)
-    page = build_audit_page([each.record for each in found], completions, options.traces, write_command(options))
+    records, origins = [each.record for each in found], index_origins(read_origins(sorted(files)))
+    page = build_audit_page(records, completions, options.traces, write_command(options), origins)
     write_output(options.html, page.render())
     return json.dumps({"page": str(options.html)}) if options.json else f"{options.html}: open it in a browser"
 

@@ -26,7 +26,7 @@ class PaperNumber(NamedTuple):
     deviation: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:g}"
+        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {float(self.deviation)}"
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def collect_sweep(data: ExhibitData) -> list[SweepLine]:
         found = [(value, data.find_run_records(entries, decoder).values()) for value, entries in runs]
         points = [(value, [to_percent(record.ratio) for record in records]) for value, records in found if records]
         lines.append((f"{member.label}, {decoder}", points))
-    return [(label, points) for label, points in lines if points]
+    return [(label, points) for label, points in lines if len(points) > 1]  # one value is no sweep
 
 
 def chart_sweep(data: ExhibitData) -> Chart | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,7 @@ import tomli_w
 
 from eosin.causes import Cause
 from eosin.errors import BadInput
-from eosin.paper.claims import judge_all, tabulate_claims
+from eosin.paper.claims import Verdict, judge_all, tabulate_claims
 from eosin.paper.exhibits import find_model
 from eosin.paper.figures import collect_heads, draw_figure, find_chart, list_figure_files
 from eosin.paper.plan import Plan
@@ -28,11 +29,11 @@ from eosin.paper.tables import (
     split_table,
 )
 from eosin.records.record import Record
-from eosin.records.statistics import summarize_lengths
 from eosin.report.audit_page import chart_overview, describe_records, show_loops
 from eosin.report.audits import tabulate_loops
 from eosin.report.charts import Chart, Papers, chart_ratios, chart_survival
-from eosin.report.completions import Card, build_example_card, choose_pairs, clean_prefix
+from eosin.report.completions import NAME_CHARACTERS, Card, build_example_card, choose_pairs, clean_prefix
+from eosin.report.origin import SOFTMAX, Origin, Origins, index_origins
 from eosin.report.page import Page
 from eosin.report.tables import RENDERINGS, Column, Table, format_count, format_one_decimal, render_csv, render_markdown
 from eosin.report.traces import Example
@@ -184,26 +185,39 @@ def build_paper_page(reproduction: Reproduction) -> Page:
     exhibits, preset = reproduction.exhibits, reproduction.plan.preset
     records = list_baseline_records(exhibits, initialisations=1)
     audited, first = list_audited_records(exhibits), list_audited_records(exhibits, initialisations=1)
-    tables = [part for name in reproduction.tables if name != CLAIMS for part in reproduction.list_parts(name)]
+    shown = {data.exhibit.name for data in exhibits if data.exhibit.kind != "continuations"}  # traces have those
+    tables = [part for name in reproduction.tables if name in shown for part in reproduction.list_parts(name)]
     if any(record.counts.loops for record in records):
         tables.append(tabulate_loops(records))
-    sources = ["Charts are of the first initialisation of each model, unless they say otherwise."]
-    notes = [preset.caution] * bool(preset.caution), describe_stars(tables), describe_gaps(exhibits)
-    examples = list_examples(exhibits)
+    examples, origins = list_examples(exhibits), list_origins(exhibits)
     return Page(
         title=f"Does it stop? The paper reproduced: {preset.name}",
-        verdict=[*write_paper_verdict(exhibits), *(Sentence(text) for note in notes for text in note)],
-        fix=propose_fix(audited, list_other_records(exhibits)),
-        overview=chart_overview(list_plain_records(first)) if first else None,
-        pairs=pair_examples(audited, [example for _, group in examples for example in group]),
+        verdict=list(write_paper_verdict(exhibits, origins)),
+        fix=propose_fix(audited, list_other_records(exhibits), origins),
+        overview=chart_overview(list_plain_records(first), origins) if first else None,
+        pairs=pair_examples(audited, [example for _, group in examples for example in group], origins),
         charts=list(build_charts(exhibits, records)),
-        summary=reproduction.list_parts(CLAIMS) if CLAIMS in reproduction.tables else (),
+        summary=[choose_claims(part) for part in reproduction.list_parts(CLAIMS)] if reproduction.judged else (),
         tables=tables,
         examples=examples,
         facts=[*describe_records(records, write_command(reproduction)), *describe_corpus(reproduction.plan)],
-        sources=sources,
+        notes=[*filter(None, [preset.caution]), *describe_stars(tables)],
+        sources=[FIRST_ONLY, *describe_gaps(exhibits)],
         digest=reproduction.digest,
     )
+
+
+FIRST_ONLY = "Charts are of the first initialisation of each model, unless they say otherwise."
+
+
+def choose_claims(table: Table) -> Table:
+    """The claims that were measured, each with its verdict beside it."""
+    order = [table.headings.index(name) for name in ("the paper says", "verdict", "ours", "its number", "in")]
+    rows = [tuple(row[place] for place in order) for row in table.rows]
+    measured = tuple(row for row in rows if row[1] != Verdict.NOT_MEASURED)
+    others = f" {len(rows) - len(measured)} more claims are not measured here." if len(measured) < len(rows) else ""
+    note = f"{table.note}{others}".strip()
+    return replace(table, columns=tuple(table.columns[place] for place in order), rows=measured, note=note)
 
 
 def describe_corpus(plan: Plan) -> list[tuple[str, str]]:
@@ -212,6 +226,22 @@ def describe_corpus(plan: Plan) -> list[tuple[str, str]]:
     texts = dict.fromkeys(str(each["source"]) for each in settings if "source" in each)
     lengths = dict.fromkeys(str(each.get("context", PAPER_CONTEXT)) for each in settings)
     return [("text", ", ".join(texts)), ("prefix length k", ", ".join(lengths))]
+
+
+def list_origins(exhibits: Sequence[ExhibitData]) -> Origins:
+    """The heads of the models that exhibits compare, and the lengths of their data."""
+    return index_origins(
+        Origin(
+            run=entry.run,
+            contexts_from="test",
+            head=member.head.split()[0] if member.head else SOFTMAX,
+            network=f"{data.exhibit.name}, {member.label}",
+            lengths=data.data_lengths,
+        )
+        for data in sorted(exhibits, key=lambda data: data.exhibit.kind == "heads")
+        for member in data.exhibit.models
+        for entry in data.find_runs(member.model).values()
+    )
 
 
 def read_data_settings(model: str) -> dict[str, Any]:
@@ -299,18 +329,23 @@ def list_examples(exhibits: Sequence[ExhibitData]) -> list[tuple[str, list[Examp
     groups: dict[str, list[Example]] = {}
     for data in exhibits:
         for pair in data.exhibit.pairs:
-            for each in data.results.read_examples(data.plan.plan_examples(pair, data.exhibit.shown)):
-                name = f"{pair.model}, {pair.decoder}: context {each.context}, {clean_prefix(each.prefix)}"
+            piece = data.plan.plan_examples(pair, data.exhibit.shown)
+            for each in data.results.read_examples(piece):
+                name = (
+                    f"{piece.run}, {pair.decoder}: context {each.context}, {clean_prefix(each.prefix, NAME_CHARACTERS)}"
+                )
                 groups.setdefault(name, []).append(each)
     return list(groups.items())
 
 
-def pair_examples(records: Sequence[Record], examples: Sequence[Example]) -> list[tuple[Card, Card | None]]:
+def pair_examples(
+    records: Sequence[Record], examples: Sequence[Example], origins: Origins
+) -> list[tuple[Card, Card | None]]:
     """Completions that did not end, and what a remedy made of the same contexts."""
     failing = sorted((record for record in records if record.ratio.value), key=lambda record: -record.ratio.value)
     for record in failing:
         before = record.signature.run or "", record.signature.decoder
-        found = (each.records[0].signature for each in find_remedies(record, records))
+        found = (each.records[0].signature for each in find_remedies(record, records, origins=origins))
         causes = record.counts.causes
         is_proved = causes[Cause.PROVED] == causes.total() - causes[Cause.EOS]
         cards = [build_example_card(example, is_proved) for example in examples]
@@ -319,10 +354,9 @@ def pair_examples(records: Sequence[Record], examples: Sequence[Example]) -> lis
     return show_loops(failing[0]) if failing else []
 
 
-def write_paper_verdict(exhibits: Sequence[ExhibitData]) -> Iterator[Sentence]:
+def write_paper_verdict(exhibits: Sequence[ExhibitData], origins: Origins) -> Iterator[Sentence]:
     """Does it stop, how often not, what fixes it, and what that costs; over all initialisations."""
-    lengths = next((summarize_lengths(data.data_lengths) for data in exhibits if data.data_lengths), None)
-    yield from write_verdict(list_audited_records(exhibits), list_other_records(exhibits), lengths)
+    yield from write_verdict(list_audited_records(exhibits), list_other_records(exhibits), origins)
     for data in exhibits:
         if data.exhibit.kind == "heads":
             yield from describe_costs(data)
@@ -335,6 +369,8 @@ def describe_costs(data: ExhibitData) -> Iterator[Sentence]:
         if baseline.head != "softmax":
             continue
         remedies = [point for point in points if point.label == baseline.label and point.head != "softmax"]
-        prices = [f"{each.ratio:.2f}% and {each.perplexity:.1f} with {each.head}" for each in [baseline, *remedies]]
+        prices = [f"{each.perplexity:.1f} with {each.head} ({each.ratio:.2f}% not ended)" for each in remedies]
         if remedies:
-            yield Sentence(f"{baseline.label}: {decoder} r_L and test perplexity are {', '.join(prices)}.")
+            before = f"{baseline.perplexity:.1f} with softmax ({baseline.ratio:.2f}% of {decoder} not ended)"
+            subject = f"{data.exhibit.title.partition(':')[0]}, {baseline.label}"
+            yield Sentence(f"{subject}: the test perplexity is {', '.join([before, *prices])}.")

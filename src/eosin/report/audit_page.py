@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from eosin.errors import BadInput
 from eosin.records.record import LoopCount, Record
 from eosin.report.audits import tabulate_decoders, tabulate_loops, tabulate_quantiles
 from eosin.report.charts import (
+    DATA,
     Chart,
+    LengthCounts,
     chart_lengths,
     chart_ratios,
     chart_survival,
@@ -21,12 +23,22 @@ from eosin.report.charts import (
     list_record_lengths,
     pair_decoders,
 )
-from eosin.report.completions import HERO_PAIRS, Card, choose_pairs, clean_prefix, find_pairs, sample_completions
+from eosin.report.completions import (
+    HERO_PAIRS,
+    NAME_CHARACTERS,
+    Card,
+    choose_pairs,
+    clean_prefix,
+    find_pairs,
+    sample_completions,
+)
 from eosin.report.initialisations import has_several_initialisations, tabulate_models
+from eosin.report.origin import Origin, Origins, find_origin
 from eosin.report.page import Page
 from eosin.report.tables import shorten
 from eosin.report.traces import Example, ExampleStep
 from eosin.report.verdict import (
+    NOTHING_KNOWN,
     find_remedies,
     find_worst,
     group_by_model,
@@ -44,7 +56,11 @@ MOST_SUBJECTS, MOST_ROWS, ROWS_OF_OTHERS = 4, 16, 5
 
 
 def build_audit_page(
-    records: Sequence[Record], completions: Sequence[Path] = (), traces: Sequence[Path] = (), command: str = ""
+    records: Sequence[Record],
+    completions: Sequence[Path] = (),
+    traces: Sequence[Path] = (),
+    command: str = "",
+    origins: Origins = NOTHING_KNOWN,
 ) -> Page:
     if not records:
         raise BadInput("a page needs records: name files of records, run directories or folders")
@@ -52,11 +68,11 @@ def build_audit_page(
     looping = any(record.counts.loops for record in records)
     return Page(
         title=f"Does it stop? {shorten(', '.join(group_by_model(records)), LONGEST_TITLE)}",
-        verdict=list(write_verdict(records)),
-        fix=propose_fix(records),
-        overview=chart_overview(records),
-        pairs=pair_completions(records, sample, completions),
-        charts=[chart_ratios(records), *chart_survival(records), *chart_record_lengths(records)],
+        verdict=list(write_verdict(records, origins=origins)),
+        fix=propose_fix(records, origins=origins),
+        overview=chart_overview(records, origins),
+        pairs=pair_completions(records, sample, completions, origins),
+        charts=[*chart_other_ratios(records), *chart_survival(records), *chart_record_lengths(records, origins)],
         tables=[
             tabulate_decoders(records),
             *([tabulate_models(records)] if has_several_initialisations(records) else []),
@@ -66,8 +82,15 @@ def build_audit_page(
         examples=group_examples([read_trace(path) for path in traces]),
         completions=sorted(sample, key=lambda card: card.ends),
         total=max(total, sum(record.counts.contexts for record in records) if sample else 0),
-        facts=describe_records(records, command),
+        facts=[*describe_records(records, command), *describe_texts(origins.values())],
     )
+
+
+def describe_texts(origins: Iterable[Origin]) -> list[tuple[str, str]]:
+    """The texts that contexts are of, and the paper's k."""
+    pairs = [each for origin in origins for each in (("text", origin.text), ("prefix length k", origin.prefix_length))]
+    names = dict.fromkeys(name for name, value in pairs if value)
+    return [(name, ", ".join(dict.fromkeys(str(value) for each, value in pairs if each == name))) for name in names]
 
 
 def describe_records(records: Sequence[Record], command: str = "") -> list[tuple[str, str]]:
@@ -82,15 +105,25 @@ def describe_records(records: Sequence[Record], command: str = "") -> list[tuple
     return [(name, value) for name, value in [*found, ("command", command)] if value]
 
 
-def chart_overview(records: Sequence[Record]) -> Chart:
-    """The ratios of the model that fails most, of its remedies, and of other models while there is room."""
+def chart_other_ratios(records: Sequence[Record]) -> list[Chart]:
+    """The ratios of all records, unless the first screen has them."""
+    return [chart_ratios(records)] if len(choose_overview(records)) < len(records) else []
+
+
+def chart_overview(records: Sequence[Record], origins: Origins) -> Chart:
+    return chart_ratios(choose_overview(records, origins))
+
+
+def choose_overview(records: Sequence[Record], origins: Origins = NOTHING_KNOWN) -> list[Record]:
+    """Those of the model that fails most, of its remedies, and of other models while there is room."""
     groups, worst = list(group_by_model(records).values()), find_worst(records)
-    remedies = {name_model(each.records[0]) for each in find_remedies(worst, records)} if worst else set()
+    found = find_remedies(worst, records, origins=origins) if worst else []
+    remedies = {name_model(each.records[0]) for each in found}
     groups.sort(key=lambda group: -max(record.ratio.value for record in group))
     order = [group for group in groups[1:] if name_model(group[0]) in remedies]
     first, *others = [groups[0], *order, *(group for group in groups[1:] if group not in order)][:MOST_SUBJECTS]
     rows = [record for group in others for record in choose_rows(group, ROWS_OF_OTHERS)]
-    return chart_ratios([*choose_rows(first, max(ROWS_OF_OTHERS, MOST_ROWS - len(rows))), *rows])
+    return [*choose_rows(first, max(ROWS_OF_OTHERS, MOST_ROWS - len(rows))), *rows]
 
 
 def choose_rows(records: Sequence[Record], most: int) -> list[Record]:
@@ -101,19 +134,21 @@ def choose_rows(records: Sequence[Record], most: int) -> list[Record]:
     return [record for row in rows if row in chosen for record in row.records if record]
 
 
-def chart_record_lengths(records: Sequence[Record]) -> list[Chart]:
+def chart_record_lengths(records: Sequence[Record], origins: Origins) -> list[Chart]:
     counted = [record for record in records if not record.counts.weights]
     charts = []
     for name, group in group_by_subject(counted).items():
-        lengths = list(map(list_record_lengths, group))
+        lengths, origin = list(map(list_record_lengths, group)), find_origin(origins, group[0])
+        data: list[LengthCounts] = [(DATA, 0.0, origin.lengths)] if origin and origin.lengths else []
         for first in range(0, len(lengths), MOST_PANELS):
-            chart = chart_lengths(lengths[first : first + MOST_PANELS], f"Lengths{': ' if name else ''}{name}")
+            shown = [*data, *lengths[first : first + MOST_PANELS]]
+            chart = chart_lengths(shown, f"Lengths{': ' if name else ''}{name}")
             charts.append(replace(chart, more=first > 0))
     return charts
 
 
 def pair_completions(
-    records: Sequence[Record], sample: Sequence[Card], paths: Sequence[Path]
+    records: Sequence[Record], sample: Sequence[Card], paths: Sequence[Path], origins: Origins
 ) -> list[tuple[Card, Card | None]]:
     """Completions of the worst decoding, and what a remedy made of the same contexts; or else loops."""
     worst = find_worst(records)
@@ -121,7 +156,7 @@ def pair_completions(
         return []
     names = [
         (each.records[0].signature.run or "", each.records[0].signature.decoder)
-        for each in find_remedies(worst, records)
+        for each in find_remedies(worst, records, origins=origins)
     ]
     before = worst.signature.run or "", worst.signature.decoder
     afters = find_pairs(paths, {card.context for card in sample}, names)
@@ -132,22 +167,15 @@ def show_loops(record: Record) -> list[tuple[Card, Card | None]]:
     """The loops that most contexts fell into, where no completions are at hand."""
     loops = sorted(record.counts.loops.values(), key=lambda loop: -loop.onset.count)
     place = record.signature.run or "", record.signature.decoder
-    return [
-        (
-            Card(
-                *place, loop.example, Cause.LOOPING, record.signature.max_steps, "", [(loop.text, say_how_often(loop))]
-            ),
-            None,
-        )
-        for loop in loops[:HERO_PAIRS]
-        if loop.text
-    ]
+    return [(show_loop(loop, place, record.signature.max_steps), None) for loop in loops[:HERO_PAIRS] if loop.text]
 
 
-def say_how_often(loop: LoopCount) -> str:
-    proved = f", {loop.proved.count:,} proved to be endless" if loop.proved.count else ""
-    count = loop.onset.count
-    return f"over and over on {count:,} context{'s' * (count > 1)}{proved}"
+def show_loop(loop: LoopCount, place: tuple[str, str], limit: int) -> Card:
+    count, proved = loop.onset.count, loop.proved.count
+    cause = Cause.PROVED if proved == count else Cause.LOOPING
+    some = f", {proved:,} of them proved infinite" if 0 < proved < count else ""
+    times = f"over and over on {count:,} context{'s' * (count > 1)}{some}"
+    return Card(*place, loop.example, cause, limit, "", [(loop.text, times)])
 
 
 def read_trace(path: Path) -> Example:
@@ -164,5 +192,7 @@ def read_trace(path: Path) -> Example:
 def group_examples(examples: Sequence[Example]) -> list[tuple[str, list[Example]]]:
     groups: dict[str, list[Example]] = {}
     for example in examples:
-        groups.setdefault(f"context {example.context}: {clean_prefix(example.prefix)}", []).append(example)
+        groups.setdefault(f"context {example.context}: {clean_prefix(example.prefix, NAME_CHARACTERS)}", []).append(
+            example
+        )
     return list(groups.items())

@@ -144,7 +144,7 @@ def draw_ratios(rows: Mapping[str, Sequence[RatioRow]], papers: Papers, width: f
         if has_forms[form] and all(has_forms):
             said = name if width > NARROW else name.split()[0]
             drawing.add(Label(columns[form], 8, said, "end", "soft"))
-            drawing.add(Dot(columns[form] - estimate_width(said) - 6, 8, "c0", bool(form), 4))
+            drawing.add(Dot(columns[form] - estimate_width(said) - 10, 8, "c0", bool(form), 4))
     y = 20.0
     for subject, of_subject in rows.items():
         if len(rows) > 1:
@@ -221,34 +221,50 @@ def pick_evenly(items: Sequence[Item], most: int | None = None) -> list[Item]:
 
 def chart_survival(records: Sequence[Record]) -> list[Chart]:
     """The share that has not ended after each step: the six curves of a model that say most, others on demand."""
-    note = "A flat line means that decodings are stuck; a line that falls to 0 means that all ended. Dashed: keeps eos."
-    charts = []
-    for name, group in group_by_subject(records).items():
-        curves = [curve for curve in map(trace_survival, sort_by_ratio(group)) if curve.points]
-        for first in range(0, len(curves), MOST_CURVES):
-            chosen = curves[first : first + MOST_CURVES]
-            names = f"{name}{': ' if name else ''}{', '.join(find_plain(curve.decoder) for curve in chosen)}"
-            title = f"What has not ended after each step{': ' if name else ''}{name}" if not first else names
-            charts.append(Chart(title, partial(draw_curves, chosen), note, more=first > 0))
+    subjects = {name: pair_decoders(group) for name, group in group_by_subject(records).items()}
+    rules = sort_by_ratio([row for rows in subjects.values() for row in rows])
+    colours, charts = assign_colours(rules), list[Chart]()
+    for name, rows in subjects.items():
+        for number, chosen in enumerate(split_rows(sorted(rows, key=lambda row: rules.index(row.decoder)))):
+            curves = [trace_survival(record) for row in chosen for record in row.records if record]
+            names = f"{name}{': ' if name else ''}{', '.join(row.decoder for row in chosen)}"
+            title = f"What has not ended after each step{': ' if name else ''}{name}" if not number else names
+            charts.append(Chart(title, partial(draw_curves, curves, colours=colours), SURVIVAL_NOTE, more=number > 0))
     return charts
 
 
-def sort_by_ratio(records: Sequence[Record]) -> list[Record]:
-    """Rules by the ratio of their plain or eos-keeping form, the largest first; both forms stay together."""
-    rows = pair_decoders(records)
-    rows.sort(key=lambda row: -max(record.ratio.value for record in row.records if record))
-    return [record for row in rows for record in row.records if record]
+SURVIVAL_NOTE = "A flat line: decodings are stuck. A line that falls to 0: all ended. Dashed: the rule keeps eos."
 
 
-def draw_curves(curves: Sequence[Curve], width: float) -> Drawing:
-    """On logarithmic axes. No axis goes below what the number of contexts can resolve; below it is only zero."""
+def sort_by_ratio(rows: Sequence[RatioRow]) -> list[str]:
+    """Rules by the largest ratio of their plain or eos-keeping form."""
+    highest: dict[str, float] = {}
+    for row in rows:
+        ratio = max(record.ratio.value for record in row.records if record)
+        highest[row.decoder] = max(ratio, highest.get(row.decoder, 0.0))
+    return sorted(highest, key=lambda rule: -highest[rule])
+
+
+def split_rows(rows: Sequence[RatioRow]) -> list[list[RatioRow]]:
+    """Rows of at most six curves; both forms of a rule stay together."""
+    found: list[list[RatioRow]] = [[]]
+    for row in rows:
+        if sum(len(list(filter(None, each.records))) for each in [*found[-1], row]) > MOST_CURVES:
+            found.append([])
+        found[-1].append(row)
+    return found
+
+
+def draw_curves(curves: Sequence[Curve], width: float, colours: Mapping[str, str] | None = None) -> Drawing:
+    """On logarithmic axes. No axis goes below what is shown, or what the contexts can resolve; below is only zero."""
     longest = max(2, *(step for curve in curves for step, _ in curve.points))
-    least = 100 / max(curve.contexts for curve in curves)
+    shown = min((share for curve in curves for _, share in curve.points if share), default=100.0)
+    least = max(shown, 100 / max(curve.contexts for curve in curves))
     is_wide = width > NARROW
     margin = 20 + max(estimate_width(label_curve(curve)) for curve in curves) if is_wide else 12
     bottom, top = 256.0, 14.0
     x = Scale(1, longest, 46, width - margin, logarithmic=True)
-    y = Scale(min(least, 50.0), 100, bottom - 26, top, logarithmic=True)
+    y = Scale(min(least, 10.0), 100, bottom - 26, top, logarithmic=True)
     below = 40 + (0 if is_wide else GAP * len(curves) + 8)
     drawing = Drawing(width, bottom + below, about="Share of contexts that have not ended after each step, in percent")
     ticks = list_powers(1, longest)
@@ -263,7 +279,9 @@ def draw_curves(curves: Sequence[Curve], width: float) -> Drawing:
     def find_height(share: float) -> float:
         return y(share) if share > 0 else bottom
 
-    colours = assign_colours([curve.rule for curve in curves])
+    rules = list(dict.fromkeys(curve.rule for curve in curves))
+    if colours is None or len({colours[rule] for rule in rules}) < len(rules):
+        colours = assign_colours(rules)
     for curve in curves:
         drawing.add(*draw_curve(curve, x, find_height, colours[curve.rule]))
     ends = [find_height(curve.points[-1][1]) for curve in curves]
@@ -300,6 +318,8 @@ def draw_curve(curve: Curve, x: Scale, find_height: Callable[[float], float], co
 # lengths
 
 
+FEW_PANELS, LEAST_NUMBER = 3, 0.5
+"""Panels that are drawn higher, and the least percentage that is written above its bar."""
 LengthCounts = tuple[str, float, Mapping[int, int]]
 """A label, the percentage that did not end, and how many ended at each length."""
 DATA = "the data"
@@ -332,16 +352,17 @@ def chart_lengths(distributions: Sequence[LengthCounts], title: str = "") -> Cha
     binned = [bin_lengths(each, bounds) for each in distributions]
     data = next((each for each in binned if each.label == DATA), None)
     others = [each for each in binned if each.label != DATA] or binned
-    note = "Share of the contexts by the number of tokens" + (", with the data's own in grey behind." if data else ".")
+    note = "Share of the contexts by the number of tokens. " + "Grey: the data's own." * bool(data)
     return Chart(title or "Lengths", partial(draw_lengths, others, data, bounds), note)
 
 
 def draw_lengths(panels: Sequence[Histogram], data: Histogram | None, bounds: Sequence[int], width: float) -> Drawing:
-    height, last = 74.0, 64.0
+    height, last = 74.0 if len(panels) > FEW_PANELS else 110.0, 64.0
     behind = data.shares if data else ()
     highest = max(*(max((*each.shares, each.unended)) for each in panels), *behind, 1.0)
     drawing = Drawing(width, (height + 24) * len(panels) + 36, about="Lengths of the completions, in bins")
     step = (width - last - 10) / (len(bounds) - 1)
+    above = estimate_width("00%") < step - 2
     for number, panel in enumerate(panels):
         y = Scale(0, highest, 24 + height, 34)
         marks: list[Mark] = [Label(0, 12, fit_text(panel.label, width), bold=True)]
@@ -349,16 +370,19 @@ def draw_lengths(panels: Sequence[Histogram], data: Histogram | None, bounds: Se
             if data:
                 marks.append(Bar(place * step, y(data.shares[place]), step - 1, y(0) - y(data.shares[place]), "grey"))
             marks.append(Bar(place * step + 0.2 * step, y(share), 0.6 * step - 1, y(0) - y(share), "c0"))
+            if share >= LEAST_NUMBER and above:
+                marks.append(Label((place + 0.5) * step, y(share) - 8, f"{share:.0f}%", "middle", "soft"))
         marks.append(Bar(width - last + 10, y(panel.unended), last - 20, y(0) - y(panel.unended), "bad"))
         text = f"{panel.unended:.2f}%"
         marks.append(Label(width - last / 2, y(panel.unended) - 8, text, "middle", "bad" if panel.unended else "soft"))
         marks.append(Line([(0, y(0)), (width, y(0))], "soft", width=1))
         drawing.add(*(shift(mark, number * (height + 24)) for mark in marks))
     below, free = (height + 24) * len(panels) + 12, 0.0
-    for place, low in enumerate(bounds[:-1]):
-        if place * step >= free:
-            drawing.add(Label(place * step, below, f"{low:,}", "start", "soft"))
-            free = place * step + estimate_width(f"{low:,}") + 8
+    for place, (low, stop) in enumerate(pairwise(bounds)):
+        name = f"{low:,}" if stop == low + 1 else f"{low:,}-{stop - 1:,}"
+        if (place + 0.5) * step - estimate_width(name) / 2 >= free:
+            drawing.add(Label((place + 0.5) * step, below, name, "middle", "soft"))
+            free = (place + 0.5) * step + estimate_width(name) / 2 + 6
     drawing.add(Label(width - last / 2, below, "no end", "middle", "soft"))
     drawing.add(Label((width - last) / 2, below + 15, "tokens", "middle", "soft"))
     return drawing
@@ -378,7 +402,7 @@ class HeadPoint:
 
 
 def chart_heads(title: str, decoder: str, points: Sequence[HeadPoint]) -> Chart:
-    note = f"Left, how often {decoder} does not end; right, what that costs. Means, where there are several."
+    note = f"Left: how often {decoder} does not end. Right: the cost. Means, where there are several initialisations."
     return Chart(f"Remedies. {title}", partial(draw_heads, points), note)
 
 

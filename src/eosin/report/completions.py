@@ -21,12 +21,13 @@ MOST_SHOWN = 50
 """Completions in a sample, for each decoder and each cause of ending."""
 MOST_CARDS, LEAST_SHOWN = 400, 3
 """Completions of all samples together, and of each at least."""
-MOST_CHARACTERS = 1200
-"""Characters of a completion on the page, after folding."""
-MOST_OF_PREFIX = 400
+MOST_CHARACTERS, LEAST_CHARACTERS = 1_000_000, 1200
+"""Characters of all completions on the page, after folding, and of each at least; prefixes have as many."""
 PADDING = re.compile(r"<pad>\s*|<bos>\s*")
 HERO_PAIRS, HERO_CHARACTERS = 3, 240
 """Completions before and after on the first screen, and how long they are at most."""
+NAME_CHARACTERS = 80
+"""Of a prefix that names its context."""
 
 
 class CompletionLoop(Struct, frozen=True):
@@ -104,8 +105,9 @@ def sample_completions(paths: Sequence[Path]) -> tuple[list[Card], int]:
     for line in read_completions(paths):
         samples[line.model, line.decoder, line.cause].add(line)
     most = max(LEAST_SHOWN, MOST_CARDS // max(1, len(samples)))
-    chosen = [build_card(line) for sample in samples.values() for line in pick_evenly(sample.kept, most)]
-    return chosen, sum(sample.seen for sample in samples.values())
+    chosen = [line for sample in samples.values() for line in pick_evenly(sample.kept, most)]
+    room = max(LEAST_CHARACTERS, MOST_CHARACTERS // max(1, len(chosen)))
+    return [build_card(line, room) for line in chosen], sum(sample.seen for sample in samples.values())
 
 
 def find_pairs(paths: Sequence[Path], contexts: set[int], names: Sequence[tuple[str, str]]) -> list[Card]:
@@ -115,12 +117,11 @@ def find_pairs(paths: Sequence[Path], contexts: set[int], names: Sequence[tuple[
     return list(map(build_card, found)) if decoders else []
 
 
-def build_card(line: CompletionLine) -> Card:
+def build_card(line: CompletionLine, most: int = LEAST_CHARACTERS) -> Card:
     before = line.loop.before if line.loop else None
-    parts = fold_completion(line.text, before, line.cause == Cause.PROVED)
-    return Card(
-        line.model, line.decoder, line.context, line.cause, line.steps, clean_prefix(line.prefix), shorten_all(parts)
-    )
+    parts = shorten_parts(fold_completion(line.text, before, line.cause == Cause.PROVED), most)
+    cause = Cause.LOOPING if line.loop and line.cause == Cause.LIMIT else line.cause
+    return Card(line.model, line.decoder, line.context, cause, line.steps, clean_prefix(line.prefix, most), parts)
 
 
 def build_example_card(example: Example, is_proved: bool = False) -> Card:
@@ -130,17 +131,13 @@ def build_example_card(example: Example, is_proved: bool = False) -> Card:
     before = None if example.loop is None else "".join(words[: example.loop.onset - 1])
     parts = fold_completion("".join(words), before, cause == Cause.PROVED, is_whole=False)
     place = example.run, example.decoder, example.context, str(cause), len(words)
-    return Card(*place, clean_prefix(example.prefix), shorten_all(parts))
+    return Card(*place, clean_prefix(example.prefix), shorten_parts(parts, LEAST_CHARACTERS))
 
 
-def shorten_all(parts: Sequence[Part]) -> list[Part]:
-    return shorten_parts(parts, MOST_CHARACTERS)
-
-
-def clean_prefix(text: str) -> str:
+def clean_prefix(text: str, most: int = LEAST_CHARACTERS) -> str:
     """Without padding; of a long prompt the end."""
     text = PADDING.sub("", text)
-    return text if len(text) <= MOST_OF_PREFIX else f"… {text[-MOST_OF_PREFIX:]}"
+    return text if len(text) <= most else f"… {text[-most:]}"
 
 
 def choose_pairs(
@@ -166,7 +163,8 @@ def choose_pairs(
 
 def shorten_card(card: Card) -> Card:
     """A card for the first screen."""
-    return msgspec.structs.replace(card, parts=shorten_parts(card.parts, HERO_CHARACTERS))
+    parts, prefix = shorten_parts(card.parts, HERO_CHARACTERS), clean_prefix(card.prefix, HERO_CHARACTERS)
+    return msgspec.structs.replace(card, parts=parts, prefix=prefix)
 
 
 def is_by(card: Card, wanted: tuple[str, str]) -> bool:

@@ -122,7 +122,7 @@ def list_round_numbers(low: float, high: float, most: int) -> list[float]:
 
 
 def format_tick(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:g}".replace("e-0", "e-")
 
 
 def spread(places: Sequence[float], low: float, high: float, gap: float = GAP) -> list[float]:

@@ -27,6 +27,8 @@ from eosin.report.verdict import Fix, Sentence
 
 WIDE, HALF, PHONE = 760.0, 540.0, 330.0
 """The widths that charts are drawn for: of the page, of the first screen, of a phone."""
+FIRST_SENTENCES = 4
+"""Of the verdict that are shown at once; the others are a click away."""
 PAPER = "https://aclanthology.org/2020.emnlp-main.448/"
 GLOSSARY = {
     "r_L": "the non-termination ratio: the share of contexts with no eos among the first L tokens",
@@ -71,6 +73,8 @@ class Page:
     """How many completions there are."""
     facts: Sequence[tuple[str, str]] = ()
     """What the page was made of: names and values."""
+    notes: Sequence[str] = ()
+    """What a reader of the claims must know."""
     sources: Sequence[str] = ()
     """Where the numbers come from."""
     summary: Sequence[Table] = ()
@@ -132,7 +136,7 @@ def _load_template() -> Any:
         "card": build_example_card,
         "spell": spell_text,
     }
-    environment.globals["HALF"] = HALF
+    environment.globals |= {"HALF": HALF, "FIRST": FIRST_SENTENCES}
     return environment.from_string(read_asset("page.html"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -67,11 +68,12 @@ def draw_trace(example: Example, longest: int, width: float) -> Drawing:
         drawing.add(Bar(start, 20, x(len(steps)) - start, 256, "bad", faint=True))
     ticks = x.list_ticks(6)
     drawing.add(*draw_frame(x, Scale(0, 1, 302, 20), ticks, [format_tick(tick) for tick in ticks], "step"))
-    for scale in (y, ranks):
-        for tick in pick_evenly(scale.list_ticks(), 5):
+    for scale, powers, most in ((y, y.list_ticks()[::-1], 7), (ranks, ranks.list_ticks(), 4)):
+        for tick in powers[:: math.ceil(len(powers) / most)]:
             drawing.add(Line([(x.start, scale(tick)), (x.stop, scale(tick))], "line", width=1))
-            drawing.add(Label(x.start - 6, scale(tick), f"{tick:g}", "end", "soft"))
-    drawing.add(Label(x.start, 8, "p(eos)", colour="c3", bold=True), Label(x.start + 62, 8, "p(token)", colour="soft"))
+            drawing.add(Label(x.start - 6, scale(tick), format_tick(tick), "end", "soft"))
+    drawing.add(Label(x.start, 8, "p(eos)", colour="c3", bold=True))
+    drawing.add(Label(x.start + 62, 8, "p(chosen token)", colour="soft"))
     drawing.add(Label(x.start, 204, "rank of eos (1 is on top)", colour="c3"))
     drawn = pick_evenly(list(enumerate(steps, 1)), MOST_DRAWN)
     drawing.add(Line([(x(n), y(step.prob)) for n, step in drawn], "soft", width=0.75))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +9,14 @@ from dataclasses import dataclass
 from eosin.bundled_runs import TWINS
 from eosin.causes import Cause
 from eosin.records.record import Record
-from eosin.records.statistics import LengthSummary
+from eosin.records.statistics import summarize_lengths
 from eosin.report.audits import to_percent, to_percent_interval
 from eosin.report.charts import EOS_KEEPING_PREFIX, find_plain, keeps_eos
 from eosin.report.facts import list_facts
+from eosin.report.origin import Origins, find_origin, is_twin
 from eosin.report.tables import WIDTH
 
+NOTHING_KNOWN: Origins = {}
 CONTEXTS = ("train", "valid", "test", "random")
 """Contexts of a corpus; others are of a file of prompts."""
 
@@ -63,7 +63,7 @@ def name_model(record: Record) -> str:
 
 
 def write_verdict(
-    audited: Sequence[Record], elsewhere: Sequence[Record] = (), data: LengthSummary | None = None
+    audited: Sequence[Record], elsewhere: Sequence[Record] = (), origins: Origins = NOTHING_KNOWN
 ) -> Iterator[Sentence]:
     """The verdict on counted records; estimates are left out. A remedy must also end on all contexts of `elsewhere`."""
     records = [record for record in audited if not record.signature.estimates_survival]
@@ -78,11 +78,13 @@ def write_verdict(
         return
     yield Sentence(f"{name_model(worst)} does not always stop: {describe_worst(worst)}.", "bad")
     by_model = group_by_model(records)
-    yield from describe_remedies(records, elsewhere, data)
+    yield from describe_remedies(records, elsewhere, origins)
     ended = [name for name, group in by_model.items() if not any(record.ratio.value for record in group)]
     if len(by_model) > 1:
         which = f": {', '.join(ended)}" if ended else ""
-        yield Sentence(f"{len(ended)} of {len(by_model)} models ended on every context with every decoder{which}.")
+        yield Sentence(
+            f"{len(ended)} of {len(by_model)} models ended on every context with every decoder tried{which}."
+        )
     yield from describe_late([*records, *elsewhere])
 
 
@@ -98,7 +100,9 @@ def describe_extent(records: Sequence[Record]) -> str:
 
 def describe_contexts(record: Record) -> str:
     origin, count = record.signature.contexts_from, f"{record.counts.contexts:,}"
-    return f"{count} {origin} contexts" if origin in CONTEXTS else f"{count} contexts{f' of {origin}' * bool(origin)}"
+    if not origin:
+        return f"{count} contexts"
+    return f"{count} {origin} contexts" if origin in CONTEXTS else f"{count} prompts ({origin})"
 
 
 def group_by_model(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -126,35 +130,21 @@ def describe_worst(record: Record) -> str:
 # remedies: what was measured to end where a decoding did not
 
 
-def find_remedies(failed: Record, records: Sequence[Record], elsewhere: Sequence[Record] = ()) -> list[Remedy]:
-    """On the same contexts: the eos-keeping form of the rule, the model on a floor, and models of a similar name."""
-    decoder, run = failed.signature.decoder, failed.signature.run or ""
+def find_remedies(
+    failed: Record, records: Sequence[Record], elsewhere: Sequence[Record] = (), origins: Origins = NOTHING_KNOWN
+) -> list[Remedy]:
+    """On the same contexts: the eos-keeping form of the rule, the network with another head, the model on a floor."""
+    decoder = failed.signature.decoder
     keeping = EOS_KEEPING_PREFIX + decoder
     same = [record for record in records if is_same_question(record, failed)]
     others = [each for each in same if each.signature.decoder == decoder and name_model(each) != name_model(failed)]
-    floors = [each for each in others if each.signature.run == failed.signature.run]
-    twins = choose_twins(run, [each for each in others if name_model(each) == each.signature.run != run])
     forms = tuple(each for each in [*same, *elsewhere] if is_form(each, failed, keeping))
     found = [
         Remedy(keeping, "keeping", forms),
-        *(Remedy(name_model(record), "model", (record,)) for record in twins),
-        *(Remedy(name_model(record), "floor", (record,)) for record in floors),
+        *(Remedy(name_model(each), "model", (each,)) for each in others if is_twin(origins, each, failed)),
+        *(Remedy(name_model(each), "floor", (each,)) for each in others if each.signature.run == failed.signature.run),
     ]
     return [each for each in found if each.records and not any(record.ratio.value for record in each.records)]
-
-
-def choose_twins(run: str, others: Sequence[Record]) -> list[Record]:
-    """The bundled twin; or else the runs whose names begin with the most words of this one's."""
-    partners = next((twins for twins in TWINS.values() if run in twins), ())
-    known = [record for record in others if record.signature.run in partners]
-    shared = {id(record): count_common_words(run, record.signature.run or "") for record in others}
-    most = max(shared.values(), default=0)
-    return known or [record for record in others if shared[id(record)] == most]
-
-
-def count_common_words(first: str, second: str) -> int:
-    pairs = zip(re.split(r"[-_. ]+", first), re.split(r"[-_. ]+", second), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def is_same_question(record: Record, other: Record) -> bool:
@@ -166,15 +156,13 @@ def is_form(record: Record, failed: Record, decoder: str) -> bool:
     return record.signature.decoder == decoder and name_model(record) == name_model(failed)
 
 
-def describe_remedies(
-    records: Sequence[Record], elsewhere: Sequence[Record], data: LengthSummary | None
-) -> Iterator[Sentence]:
+def describe_remedies(records: Sequence[Record], elsewhere: Sequence[Record], origins: Origins) -> Iterator[Sentence]:
     """A sentence for each remedy: where it was measured to end. The last one names what has no remedy."""
     failed = sorted((record for record in records if record.ratio.value), key=lambda record: -record.ratio.value)
     remedies: dict[tuple[str, str], list[tuple[Record, Remedy]]] = {}
     helpless = []
     for record in failed:
-        found = find_remedies(record, records, elsewhere)
+        found = find_remedies(record, records, elsewhere, origins)
         for remedy in found:
             name = name_model(record) if remedy.kind == "keeping" else remedy.name
             remedies.setdefault((remedy.kind, name), []).append((record, remedy))
@@ -187,9 +175,10 @@ def describe_remedies(
             yield Sentence(f"{name}: {which} ended on every context, where {plain} had not.", "good")
             continue
         ended = pairs[0][1].records[0]
-        where, lengths = list_decodings([record for record, _ in pairs]), describe_lengths(ended, data)
+        where, lengths = list_decodings([record for record, _ in pairs]), describe_lengths(ended, origins)
         is_good = ended.counts.cut is not None and not cuts_loops(ended)
-        yield Sentence(f"{name} ended on every context, where {where} had not; {lengths}.", "good" if is_good else "")
+        which = f"{name}{describe_head(ended, origins) if kind == 'model' else ''}"
+        yield Sentence(f"{which} ended on every context, where {where} had not; {lengths}.", "good" if is_good else "")
     if helpless:
         yield Sentence(f"No remedy was measured that ended on every context for {list_decodings(helpless)}.")
 
@@ -209,19 +198,26 @@ def cuts_loops(record: Record) -> bool:
     return bool(counts.cut) and (counts.cut or 0) > LOOPS_CUT * sum(counts.ended.values())
 
 
-def describe_lengths(record: Record, data: LengthSummary | None) -> str:
+def describe_head(record: Record, origins: Origins) -> str:
+    origin = find_origin(origins, record)
+    return f", the same network with a {origin.head} head," if origin else ""
+
+
+def describe_lengths(record: Record, origins: Origins) -> str:
     """The lengths of what ended, beside the data's, and how many were loops that eos cut."""
     counts, lengths = record.counts, record.counts.lengths
     if lengths is None:
         return "nothing ended"
+    origin = find_origin(origins, record)
+    data = summarize_lengths(origin.lengths) if origin else None
     beside = f" (the data's: {data.mean:.1f})" if data else ""
     text = f"its {record.signature.decoder} completions have {lengths.mean:.1f} tokens on average{beside}"
     if counts.cut is None:
-        return f"{text}; how many of them are loops that were cut was not counted"
+        return f"{text}; loops that were cut were not counted"
     if not cuts_loops(record):
         return text
     share = 100 * counts.cut / sum(counts.ended.values())
-    return f"{text}, but {share:.1f}% of them are loops that were cut, the latest at step {max(counts.ended):,}"
+    return f"{text}, but {share:.1f}% of them are loops that were cut; all had ended by step {max(counts.ended):,}"
 
 
 def describe_late(records: Sequence[Record]) -> Iterator[Sentence]:
@@ -245,13 +241,15 @@ GENERATE = {
 """The arguments of `generate` in transformers."""
 
 
-def propose_fix(records: Sequence[Record], elsewhere: Sequence[Record] = (), model: str = "") -> Fix | None:
+def propose_fix(
+    records: Sequence[Record], elsewhere: Sequence[Record] = (), origins: Origins = NOTHING_KNOWN, model: str = ""
+) -> Fix | None:
     """For the worst decoding; None if all ended. `model` is its name on the command line, if that is known."""
     worst = find_worst(records)
     if worst is None:
         return None
-    found = find_remedies(worst, records, elsewhere)
-    measured = f"{', '.join(each.name for each in found)} ended on all of these contexts. " if found else ""
+    found = find_remedies(worst, records, elsewhere, origins)
+    measured = f"{' and '.join(each.name for each in found)} ended on all of these contexts. " if found else ""
     name, _, value = find_plain(worst.signature.decoder).partition(":")
     keeping = EOS_KEEPING_PREFIX + worst.signature.decoder
     was_tried = any(is_form(record, worst, keeping) for record in records)
@@ -259,13 +257,18 @@ def propose_fix(records: Sequence[Record], elsewhere: Sequence[Record] = (), mod
     is_sampler = is_sampler and (not was_tried or any(each.kind == "keeping" for each in found))
     is_hub = worst.signature.model.kind == "CausalLM"
     write: Callable[..., str] = write_hub_fix if is_hub else write_run_fix
-    untried = "" if any(each.kind == "floor" for each in found) else " None was measured on these contexts."
-    why = (
-        "A sampler that keeps eos ends with probability one (Theorem 4.1)."
-        if is_sampler
-        else f"Without training, a floor under p(eos) ends greedy decoding by a known step; it cuts loops.{untried}"
-    )
+    is_measured = any(each.kind == "floor" for each in found)
+    why = KEEPING if is_sampler else describe_floor(worst.signature.decoder, is_measured)
     return Fix(write(worst, name if is_sampler else "", value, model), measured + why)
+
+
+KEEPING = "A sampler that keeps eos ends with probability one (Theorem 4.1)."
+
+
+def describe_floor(decoder: str, is_measured: bool) -> str:
+    what = "greedy decoding by a known step" if decoder == "greedy" else decoder
+    untried = "" if is_measured else f" With {decoder} it was not tried on these contexts."
+    return f"A floor under p(eos) needs no training. It ends {what}, and cuts loops short.{untried}"
 
 
 def write_hub_fix(worst: Record, sampler: str, value: str, model: str = "") -> str:

@@ -59,17 +59,22 @@ all("[data-trace]").forEach((slider) => {
   readStep(slider);
 });
 
-const pickers = all("[data-pick]");
+const pickers = all("[data-pick]"), more = document.getElementById("more"), page = 20;
+let most = page;
 function showCards() {
-  let shown = 0;
+  let found = 0;
   for (const card of all("#cards .card")) {
-    card.hidden = pickers.some((picker) => picker.value && card.dataset[picker.dataset.pick] !== picker.value);
-    if (!card.hidden) shown += 1;
+    const fits = pickers.every((picker) => !picker.value || card.dataset[picker.dataset.pick] === picker.value);
+    if (fits) found += 1;
+    card.hidden = !fits || found > most;
   }
-  document.getElementById("count").textContent = `${shown.toLocaleString("en")} shown`;
+  const shown = Math.min(found, most);
+  document.getElementById("count").textContent = `${shown} of ${found} shown`;
+  more.hidden = shown === found;
 }
-pickers.forEach((picker) => picker.addEventListener("change", showCards));
-if (pickers.length) showCards();
+pickers.forEach((picker) => picker.addEventListener("change", () => { most = page; showCards(); }));
+more?.addEventListener("click", () => { most += 5 * page; showCards(); });
+if (more) showCards();
 
 // what is folded away on the screen is printed
 addEventListener("beforeprint", () => all("details").forEach((each) => { each.open = true; }));
