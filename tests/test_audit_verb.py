@@ -53,6 +53,10 @@ def test_proofs_are_shown_saved_and_checked_again(tmp_path: Path, capsys: pytest
     assert "rep-1 (%)" not in said
     assert "run does not always stop: greedy had not ended on 100.00% of 40 random contexts" in " ".join(said.split())
     assert said.rstrip().splitlines()[-1].startswith("    eosin.decode(")
+    (origin,) = json.loads(out.with_suffix(".origin").read_text(encoding="utf-8"))
+    assert (origin["run"], origin["contexts_from"], origin["head"]) == ("run", "random", "softmax")
+    assert origin["text"].endswith("text.txt")
+    assert "lengths" not in origin or not origin["lengths"], "random contexts have no continuations"
     assert run("audit", "run", *AUDIT, "--count", "40", "--out", str(out), "--wide") == 0
     said = capsys.readouterr().out
     assert "certified cycle" in said

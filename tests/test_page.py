@@ -1,5 +1,6 @@
 """The page: it says what the records say, shows model text as text, and works in a real browser."""
 
+import base64
 import itertools
 import json
 import re
@@ -13,12 +14,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from records_made_up import L, record
 
 from eosin.causes import Cause
 from eosin.cli.main import main
+from eosin.records.record import StepSummary
 from eosin.report import charts
-from eosin.report.audit_page import build_audit_page
+from eosin.report.audit_page import build_audit_page, show_loops
 from eosin.report.audits import to_percent
 from eosin.report.charts import (
     DATA,
@@ -38,6 +41,7 @@ from eosin.report.charts import (
 from eosin.report.completions import HERO_CHARACTERS, MOST_CARDS, Card, Sample, choose_pairs, sample_completions
 from eosin.report.drawing import GAP, SIZE, Dot, Drawing, Label, Line, Scale, estimate_width, render_svg, spread
 from eosin.report.folding import FOR_EVER, LONGEST_WORD, TO_THE_LIMIT, fold, fold_completion, shorten_parts
+from eosin.report.origin import Origin, index_origins
 from eosin.report.page import PHONE, WIDE, Page, spell_text
 from eosin.report.tables import Column, Table
 from eosin.report.traces import Example, ExampleLoop, ExampleStep, draw_trace
@@ -229,6 +233,14 @@ def test_a_report_of_a_hundred_thousand_completions_is_small(tmp_path: Path):
     assert {tuple(each.parts) for each in looping} == {(("so it", ""), (" goes on and on and on", TO_THE_LIMIT))}
 
 
+def test_a_loop_at_the_limit_is_a_loop_on_its_card_too(tmp_path: Path):
+    line = {"decoder": "beam:2", "context": 0, "steps": 30, "text": "so it goes on and on", "cause": "limit"}
+    lines = [{**line, "loop": {"before": "so it"}}, {**line, "context": 1}]
+    (tmp_path / "completions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    cards, _ = sample_completions([tmp_path / "completions.jsonl"])
+    assert [each.cause for each in cards] == ["looping", "limit"]
+
+
 def test_a_completion_that_was_written_twice_is_shown_once(tmp_path: Path):
     path = completion_file(tmp_path / "completions.jsonl", 20)
     path.write_text(path.read_text() * 2)
@@ -300,6 +312,29 @@ def test_at_most_six_curves_are_shown_at_a_time_and_pairs_stay_together():
     ]
     assert dashed == [[False, True] * 3, [False, True] * 3, [False, True]]
     assert max(map(len, dashed)) == MOST_CURVES
+
+
+def test_the_two_forms_of_a_rule_share_a_chart_and_a_rule_has_one_colour_in_all():
+    stuck, ended = [(30, Cause.LIMIT)] * 2, [(3, Cause.EOS)] * 2
+    first = [record(stuck, run="a", decoder=name) for name in ("greedy", "beam:2", "beam:4", "top-k:2", "min-p:0.1")]
+    pair = [record(ended, run="a", decoder=f"{how}nucleus:0.2") for how in ("", "consistent-")]
+    other = [record(outcomes, run="b", decoder=name) for outcomes, name in ((ended, "greedy"), (stuck, "beam:4"))]
+    shown = chart_survival([*first, *pair, *other])
+    assert [chart.title.rpartition(": ")[2] for chart in shown if chart.more] == ["nucleus:0.2"]
+    colours = [
+        {mark.text.split()[0]: mark.colour for mark in chart.draw(WIDE).marks if isinstance(mark, Label)}
+        for chart in shown
+    ]
+    assert {"nucleus:0.2", "consistent-nucleus:0.2"} <= set(colours[1])
+    assert all(colours[0][name] == colours[2][name] for name in ("greedy", "beam:4"))
+    assert colours[0]["greedy"] != colours[0]["beam:4"]
+
+
+def test_bars_of_lengths_have_their_numbers_and_their_bins():
+    drawing = chart_lengths([(DATA, 0.0, {3: 1}), ("ours", 25.0, {1: 1, 4: 1, 20: 1})]).draw(WIDE)
+    said = [mark.text for mark in drawing.marks if isinstance(mark, Label)]
+    assert said.count("25%") == 3
+    assert {"1", "2", "3-4", "5-7", "8-11", "12-17", "18-20", "no end", "25.00%"} <= set(said)
 
 
 def test_decoders_are_paired_in_the_order_of_the_paper():
@@ -393,6 +428,28 @@ def test_the_paper_is_marked_where_it_has_a_value():
     assert count[1] - count[0] == 2
     assert count[2] == count[0]
     assert PHONE < NARROW < WIDE
+
+
+def test_a_page_of_an_audit_names_the_text_and_shows_the_lengths_of_its_data():
+    records = [record([(3, Cause.EOS), (30, Cause.PROVED)], run=run, contexts_from="test") for run in ("a", "b")]
+    known = {"contexts_from": "test", "text": "some text", "prefix_length": 10, "lengths": {7: 2}}
+    made = build_audit_page(records, origins=index_origins([Origin(run=run, **known) for run in ("a", "b")]))
+    assert list(made.facts)[-2:] == [("text", "some text"), ("prefix length k", "10")]
+    assert sum("Grey: the data's own." in chart.note for chart in made.charts) == 2
+    assert len([chart for chart in made.charts if chart.title.startswith("Not ended")]) == 0, "the first screen has it"
+
+
+def test_loops_stand_in_for_completions_with_what_is_proved_of_them():
+    counted = record([(3, Cause.EOS), (30, Cause.PROVED), (30, Cause.PROVED), (30, Cause.LOOPING)])
+    (tokens, loop), *_ = counted.counts.loops.items()
+    for proved, cause, times in (
+        (loop.onset, "proved infinite", "over and over on 3 contexts"),
+        (StepSummary(), "looping", "over and over on 3 contexts"),
+        (loop.proved, "looping", "over and over on 3 contexts, 2 of them proved infinite"),
+    ):
+        counts = structs.replace(counted.counts, loops={tokens: structs.replace(loop, text="on and", proved=proved)})
+        ((shown, _),) = show_loops(structs.replace(counted, counts=counts))
+        assert (shown.cause, shown.parts) == (cause, [("on and", times)])
 
 
 def test_report_makes_a_page_of_records_completions_and_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -532,11 +589,11 @@ def test_completions_are_picked_by_decoder_and_ending(shown):
 
     by = Select(shown.find_element("css selector", "[data-pick='by']"))
     counted = "return document.getElementById('count').textContent"
-    assert shown.execute_script(counted) == "3 shown"
+    assert shown.execute_script(counted) == "3 of 3 shown"
     by.select_by_index(1)
-    assert shown.execute_script(counted) == "1 shown"
+    assert shown.execute_script(counted) == "1 of 1 shown"
     by.select_by_index(2)
-    assert shown.execute_script(counted) == "2 shown"
+    assert shown.execute_script(counted) == "2 of 2 shown"
     by.select_by_index(0)
 
 
@@ -613,12 +670,31 @@ def test_dark_is_dark_and_light_is_light(shown):
 def test_it_is_printed_whole(shown):
     shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        hidden = "return ['nav', '.picker', '#copy'].map(e => getComputedStyle(document.querySelector(e)).display)"
+        hidden = (
+            "return ['nav', '.picker label', '#copy'].map(e => getComputedStyle(document.querySelector(e)).display)"
+        )
         assert shown.execute_script(hidden) == ["none"] * 3
         assert shown.execute_script("return getComputedStyle(document.querySelector('.card p')).maxHeight") == "none"
+        numbers = "return [...document.querySelectorAll('td:not(.words)')].map(e => getComputedStyle(e).whiteSpace)"
+        assert set(shown.execute_script(numbers)) == {"nowrap"}
         assert len(shown.execute_cdp_cmd("Page.printToPDF", {})["data"]) > 10_000
     finally:
         shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+@needs_browser
+def test_some_completions_are_shown_and_printed_and_more_at_a_click(driver, tmp_path: Path):
+    made = build_audit_page([record([(3, Cause.EOS)])], [completion_file(tmp_path / "completions.jsonl", 200)])
+    (tmp_path / "page.html").write_text(made.render(), encoding="utf-8")
+    driver.get((tmp_path / "page.html").as_uri())
+    visible = "return [...document.querySelectorAll('#cards .card')].filter(e => e.offsetParent).length"
+    there = len(made.completions)
+    assert driver.execute_script(visible) == 20
+    assert text_of(driver, "#count") == [f"20 of {there} shown"]
+    printed = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) <= 5
+    driver.find_element("id", "more").click()
+    assert driver.execute_script(visible) == min(there, 120)
 
 
 @needs_browser
@@ -680,11 +756,13 @@ def test_a_hostile_model_is_shown_and_runs_nothing(driver, kind: str, tmp_path: 
     path.write_text(json.dumps({**line, "tokens": []}) + "\n")
     html = build_audit_page([record([(3, Cause.EOS), (30, Cause.LIMIT)])], [path]).render()
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
-    assert len(html) < 200_000
+    assert len(html) < 1_500_000
     driver.get((tmp_path / "page.html").as_uri())
     assert driver.title.startswith("Does it stop?")
     assert driver.execute_script("return document.documentElement.dataset.ready") == "yes"
     assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     shown = text_of(driver, "#cards .card")[0]
+    assert "more characters)" not in shown
+    assert kind != "a megabyte" or HOSTILE[kind][10_000:] in shown, "only its beginning is folded"
     assert not set("\x1b\x00\x07\u2028\u202e\u2066") & set(shown)
     assert [each for each in driver.get_log("browser") if each["level"] in ("SEVERE", "WARNING")] == []

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from eosin.proofs.constructions import Coin, Repeater
 from eosin.records.reading import FiledRecord, load_records
 from eosin.records.record import Record, read_records
 from eosin.records.signature import Signature
-from eosin.records.statistics import count_survivors, summarize_lengths
+from eosin.records.statistics import count_survivors
 from eosin.report.audit_page import build_audit_page
 from eosin.report.audits import (
     make_identity_columns,
@@ -44,8 +45,9 @@ from eosin.report.audits import (
 )
 from eosin.report.comparison import compare_audits
 from eosin.report.initialisations import find_common_name, tabulate_models
+from eosin.report.origin import Origin, Origins, index_origins, read_origins, save_origin
 from eosin.report.tables import LATEX_SPECIAL, RENDERINGS, Column, Table, escape_controls, render_text
-from eosin.report.verdict import propose_fix, render_verdict, write_verdict
+from eosin.report.verdict import find_remedies, propose_fix, render_verdict, write_verdict
 
 SPECIAL = "\\|&%$#_{}~^<>[]*`!±\n\r\t\x1b\x00\u202e\ud800,;\"' -"
 NAMES = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters()), max_size=12)
@@ -693,23 +695,43 @@ def test_an_eos_keeping_sampler_is_praised_only_where_its_plain_form_failed():
     assert say(plain, late)[-1].endswith("had not ended on every context at the limit: consistent-top-k:2.")
 
 
-def test_a_remedy_is_named_for_each_model_and_models_that_always_ended_are_counted():
-    failing = [record(LEFT, run=run, decoder="greedy") for run in ("bpe-tanh-softmax", "bpe-lstm-softmax")]
-    twins = [record(ENDED, run=run, decoder="greedy") for run in ("bpe-tanh-st-1e-3", "bpe-lstm-st-1e-3")]
-    said = say(*failing, *twins)
-    for kind in ("tanh", "lstm"):
-        assert any(
-            each.startswith(f"bpe-{kind}-st-1e-3 ended") and f"bpe-{kind}-softmax (greedy)" in each for each in said
-        )
-    assert said[-1] == "2 of 4 models ended on every context with every decoder: bpe-tanh-st-1e-3, bpe-lstm-st-1e-3."
-    other = record(ENDED, run="bpe-tanh-st-1e-3", contexts={"count": 9, "digest": "other contexts"})
-    assert "No remedy was measured" in say(failing[0], other)[1]
+HEADS = {
+    "tanh": ("tanh network", "softmax"),
+    "lstm": ("lstm network", "softmax"),
+    "tanh-twin": ("tanh network", "self-terminating"),
+    "lstm-twin": ("lstm network", "self-terminating"),
+    "tanh-again": ("tanh network", "softmax"),
+}
+
+
+def originate(lengths: Mapping[int, int] = MappingProxyType({})) -> Origins:
+    """Runs of which it is known what they share."""
+    return index_origins(
+        Origin(run=run, contexts_from="test", network=network, head=head, lengths=dict(lengths))
+        for run, (network, head) in HEADS.items()
+    )
+
+
+def test_a_remedy_is_the_same_network_with_another_head_and_what_always_ended_is_counted():
+    failing = [record(LEFT, run=run, contexts_from="test") for run in ("tanh", "lstm")]
+    others = [record(ENDED, run=run, contexts_from="test") for run in ("tanh-twin", "lstm-twin", "tanh-again")]
+    said = [each.text for each in write_verdict([*failing, *others], origins=originate())]
+    named = [each for each in said if "ended on every context, where" in each]
+    assert [each.partition(" had not")[0] for each in named] == [
+        f"{kind}-twin, the same network with a self-terminating head, ended on every context, where {kind} (greedy)"
+        for kind in ("tanh", "lstm")
+    ]
+    ended = "tanh-twin, lstm-twin, tanh-again"
+    assert said[-1] == f"3 of 5 models ended on every context with every decoder tried: {ended}."
+    elsewhere = record(ENDED, run="tanh-twin", contexts_from="test", contexts={"count": 9, "digest": "other contexts"})
+    assert not find_remedies(failing[0], [failing[0], elsewhere], origins=originate())
+    assert not find_remedies(failing[0], [*failing, *others]), "names say nothing"
 
 
 def test_a_remedy_that_cuts_loops_is_said_to_cut_them():
     failing = record(LEFT)
     for outcomes, said, tone in (
-        (CUT, "but 100.0% of them are loops that were cut, the latest at step 4.", ""),
+        (CUT, "but 100.0% of them are loops that were cut; all had ended by step 4.", ""),
         (ENDED, "its greedy completions have 3.0 tokens on average.", "good"),
     ):
         sentence = list(write_verdict([failing, record(outcomes, floor=0.01)]))[1]
@@ -719,9 +741,18 @@ def test_a_remedy_that_cuts_loops_is_said_to_cut_them():
 
 
 def test_lengths_stand_beside_those_of_the_data():
-    data = summarize_lengths({7: 3})
-    said = [each.text for each in write_verdict([record(LEFT), record(ENDED, run="lstm-st")], data=data)]
+    records = [record(LEFT, contexts_from="test"), record(ENDED, run="lstm-twin", contexts_from="test")]
+    said = [each.text for each in write_verdict(records, origins=originate({7: 3}))]
     assert said[1].endswith("3.0 tokens on average (the data's: 7.0).")
+
+
+def test_what_is_known_of_runs_is_kept_beside_their_records(tmp_path: Path):
+    for origin in (*originate().values(), *originate({7: 3}).values()):
+        save_origin(tmp_path / "records.jsonl", origin)
+    assert index_origins(read_origins([tmp_path / "records.jsonl", tmp_path / "none.jsonl"])) == originate({7: 3})
+    (tmp_path / "records.origin").write_text("[{")
+    with pytest.raises(BadInput, match=r"records\.origin is damaged"):
+        read_origins([tmp_path / "records.jsonl"])
 
 
 @pytest.mark.parametrize(
@@ -746,8 +777,8 @@ def test_a_floor_that_was_not_measured_is_said_not_to_be():
     without, beside = (propose_fix([record(LEFT), *more]) for more in ((), [record(ENDED, floor=0.01)]))
     assert without
     assert beside
-    assert "None was measured" in without.why
-    assert "None was measured" not in beside.why
+    assert "With greedy it was not tried on these contexts." in without.why
+    assert "was not tried" not in beside.why
     assert beside.why.startswith("lstm on a floor of 0.01 ended on all of these contexts. ")
 
 

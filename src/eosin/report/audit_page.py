@@ -35,7 +35,7 @@ from eosin.report.completions import (
 from eosin.report.initialisations import has_several_initialisations, tabulate_models
 from eosin.report.origin import Origin, Origins, find_origin
 from eosin.report.page import Page
-from eosin.report.tables import shorten
+from eosin.report.tables import Table, shorten
 from eosin.report.traces import Example, ExampleStep
 from eosin.report.verdict import (
     NOTHING_KNOWN,
@@ -74,7 +74,7 @@ def build_audit_page(
         pairs=pair_completions(records, sample, completions, origins),
         charts=[*chart_other_ratios(records), *chart_survival(records), *chart_record_lengths(records, origins)],
         tables=[
-            tabulate_decoders(records),
+            name_table("ratios by decoder", tabulate_decoders(records)),
             *([tabulate_models(records)] if has_several_initialisations(records) else []),
             tabulate_quantiles(records),
             *([tabulate_loops(records)] if looping else []),
@@ -84,6 +84,10 @@ def build_audit_page(
         total=max(total, sum(record.counts.contexts for record in records) if sample else 0),
         facts=[*describe_records(records, command), *describe_texts(origins.values())],
     )
+
+
+def name_table(name: str, table: Table) -> Table:
+    return replace(table, title=f"{name}: {table.title}")
 
 
 def describe_texts(origins: Iterable[Origin]) -> list[tuple[str, str]]:

@@ -318,7 +318,7 @@ def draw_curve(curve: Curve, x: Scale, find_height: Callable[[float], float], co
 # lengths
 
 
-FEW_PANELS, LEAST_NUMBER = 3, 0.5
+FEW_PANELS, LEAST_NUMBER = 3, 1.0
 """Panels that are drawn higher, and the least percentage that is written above its bar."""
 LengthCounts = tuple[str, float, Mapping[int, int]]
 """A label, the percentage that did not end, and how many ended at each length."""

@@ -21,8 +21,8 @@ MOST_SHOWN = 50
 """Completions in a sample, for each decoder and each cause of ending."""
 MOST_CARDS, LEAST_SHOWN = 400, 3
 """Completions of all samples together, and of each at least."""
-MOST_CHARACTERS, LEAST_CHARACTERS = 1_000_000, 1200
-"""Characters of all completions on the page, after folding, and of each at least; prefixes have as many."""
+MOST_CHARACTERS, LEAST_CHARACTERS = 2**20, 1200
+"""Characters of all completions on the page, after folding, and of each at least. A prefix has the least."""
 PADDING = re.compile(r"<pad>\s*|<bos>\s*")
 HERO_PAIRS, HERO_CHARACTERS = 3, 240
 """Completions before and after on the first screen, and how long they are at most."""
@@ -121,7 +121,7 @@ def build_card(line: CompletionLine, most: int = LEAST_CHARACTERS) -> Card:
     before = line.loop.before if line.loop else None
     parts = shorten_parts(fold_completion(line.text, before, line.cause == Cause.PROVED), most)
     cause = Cause.LOOPING if line.loop and line.cause == Cause.LIMIT else line.cause
-    return Card(line.model, line.decoder, line.context, cause, line.steps, clean_prefix(line.prefix, most), parts)
+    return Card(line.model, line.decoder, line.context, cause, line.steps, clean_prefix(line.prefix), parts)
 
 
 def build_example_card(example: Example, is_proved: bool = False) -> Card:

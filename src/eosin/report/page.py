@@ -47,6 +47,8 @@ GLOSSARY = {
     "distinct": "how many different completions there are",
     "onset": "the mean step at which the loop begins",
     "period": "the number of tokens that repeat",
+    "counting cells": "cells of an LSTM that change by as much in every turn of a loop",
+    "most a turn": "how much the fastest of these cells changes in a turn",
     "paper": "the number that Welleck et al. (2020) print",
     "perplexity": "how well the model predicts the test text; lower is better",
 }
