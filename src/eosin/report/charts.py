@@ -262,7 +262,7 @@ def draw_curves(curves: Sequence[Curve], width: float, colours: Mapping[str, str
     least = max(shown, 100 / max(curve.contexts for curve in curves))
     is_wide = width > NARROW
     margin = 20 + max(estimate_width(label_curve(curve)) for curve in curves) if is_wide else 12
-    bottom, top = 256.0, 14.0
+    bottom, top = 256.0, 20.0
     x = Scale(1, longest, 46, width - margin, logarithmic=True)
     y = Scale(min(least, 10.0), 100, bottom - 26, top, logarithmic=True)
     below = 40 + (0 if is_wide else GAP * len(curves) + 8)
@@ -273,6 +273,7 @@ def draw_curves(curves: Sequence[Curve], width: float, colours: Mapping[str, str
     for tick in list_powers(y.low, 100):
         drawing.add(Line([(x.start, y(tick)), (x.stop, y(tick))], "line", width=1))
         drawing.add(Label(x.start - 6, y(tick), f"{tick:.3g}%", "end", "soft"))
+    drawing.add(Label(x.start, 8, "not ended", colour="soft"))
     drawing.add(Line([(x.start, bottom), (x.stop, bottom)], "soft", width=1))
     drawing.add(Label(x.start - 6, bottom, "0", "end", "soft"))
 
@@ -384,7 +385,8 @@ def draw_lengths(panels: Sequence[Histogram], data: Histogram | None, bounds: Se
             drawing.add(Label((place + 0.5) * step, below, name, "middle", "soft"))
             free = (place + 0.5) * step + estimate_width(name) / 2 + 6
     drawing.add(Label(width - last / 2, below, "no end", "middle", "soft"))
-    drawing.add(Label((width - last) / 2, below + 15, "tokens", "middle", "soft"))
+    key = f"tokens{', grey: the data' if data else ''}"
+    drawing.add(Label((width - last) / 2, below + 15, key, "middle", "soft"))
     return drawing
 
 
