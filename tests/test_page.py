@@ -169,6 +169,15 @@ def test_a_loop_is_told_with_what_is_known_of_it(is_proved: bool, is_whole: bool
     assert fold_completion(text, before, is_proved, is_whole) == [("so it goes", ""), (" on and", times)]
 
 
+def test_a_loop_that_begins_within_a_word_is_folded():
+    text, before = "so. I'm not sure." + " I'm not sure." * 9, "so. I"
+    assert fold_completion(text, before, is_proved=False) == [
+        ("so. I", ""),
+        ("'m", ""),
+        (" not sure. I'm", "x 9"),
+    ]
+
+
 @given(
     st.lists(st.tuples(st.text(min_size=1, max_size=30), st.sampled_from(["", "x 3"])), max_size=6), st.integers(4, 60)
 )
@@ -443,9 +452,9 @@ def test_loops_stand_in_for_completions_with_what_is_proved_of_them():
     counted = record([(3, Cause.EOS), (30, Cause.PROVED), (30, Cause.PROVED), (30, Cause.LOOPING)])
     (tokens, loop), *_ = counted.counts.loops.items()
     for proved, cause, times in (
-        (loop.onset, "proved infinite", "over and over on 3 contexts"),
-        (StepSummary(), "looping", "over and over on 3 contexts"),
-        (loop.proved, "looping", "over and over on 3 contexts, 2 of them proved infinite"),
+        (loop.onset, "proved infinite", "over and over on 3 of the 3 contexts that had not ended"),
+        (StepSummary(), "looping", "over and over on 3 of the 3 contexts that had not ended"),
+        (loop.proved, "looping", "over and over on 3 of the 3 contexts that had not ended, 2 of them proved infinite"),
     ):
         counts = structs.replace(counted.counts, loops={tokens: structs.replace(loop, text="on and", proved=proved)})
         ((shown, _),) = show_loops(structs.replace(counted, counts=counts))

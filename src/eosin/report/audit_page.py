@@ -170,16 +170,17 @@ def pair_completions(
 def show_loops(record: Record) -> list[tuple[Card, Card | None]]:
     """The loops that most contexts fell into, where no completions are at hand."""
     loops = sorted(record.counts.loops.values(), key=lambda loop: -loop.onset.count)
-    place = record.signature.run or "", record.signature.decoder
-    return [(show_loop(loop, place, record.signature.max_steps), None) for loop in loops[:HERO_PAIRS] if loop.text]
+    return [(show_loop(loop, record), None) for loop in loops[:HERO_PAIRS] if loop.text]
 
 
-def show_loop(loop: LoopCount, place: tuple[str, str], limit: int) -> Card:
-    count, proved = loop.onset.count, loop.proved.count
+def show_loop(loop: LoopCount, record: Record) -> Card:
+    signature, count, proved = record.signature, loop.onset.count, loop.proved.count
+    unended = record.counts.contexts - sum(record.counts.ended.values())
     cause = Cause.PROVED if proved == count else Cause.LOOPING
     some = f", {proved:,} of them proved infinite" if 0 < proved < count else ""
-    times = f"over and over on {count:,} context{'s' * (count > 1)}{some}"
-    return Card(*place, loop.example, cause, limit, "", [(loop.text, times)])
+    times = f"over and over on {count:,} of the {unended:,} contexts that had not ended{some}"
+    place = signature.run or "", signature.decoder, loop.example, cause, signature.max_steps
+    return Card(*place, "", [(loop.text, times)])
 
 
 def read_trace(path: Path) -> Example:

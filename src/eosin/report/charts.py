@@ -363,7 +363,7 @@ def draw_lengths(panels: Sequence[Histogram], data: Histogram | None, bounds: Se
     highest = max(*(max((*each.shares, each.unended)) for each in panels), *behind, 1.0)
     drawing = Drawing(width, (height + 24) * len(panels) + 36, about="Lengths of the completions, in bins")
     step = (width - last - 10) / (len(bounds) - 1)
-    above = estimate_width("00%") < step - 2
+    above = estimate_width("00%") < step - 8
     for number, panel in enumerate(panels):
         y = Scale(0, highest, 24 + height, 34)
         marks: list[Mark] = [Label(0, 12, fit_text(panel.label, width), bold=True)]

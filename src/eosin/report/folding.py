@@ -73,9 +73,11 @@ def fold_completion(text: str, before: str | None, is_proved: bool, is_whole: bo
     """A completion in parts. `before` is what comes before its endless loop, if it has one."""
     if before is None:
         return describe_folds(fold(text))
-    (turn, turns), *_ = [*fold(text[len(before) :]), ("", 1)]
+    parts = [*fold(text[len(before) :]), ("", 1)]
+    start = next((place for place, (_, turns) in enumerate(parts) if turns > 1), 0)  # it may begin within a word
+    turn, turns = parts[start]
     times = f"x {turns:,}" if turns > 1 and is_whole else TO_THE_LIMIT
-    return [*describe_folds(fold(before)), (turn, FOR_EVER if is_proved else times)]
+    return [*describe_folds([*fold(before), *parts[:start]]), (turn, FOR_EVER if is_proved else times)]
 
 
 def describe_folds(folds: Sequence[Fold]) -> list[Part]:
