@@ -38,7 +38,17 @@ from eosin.report.charts import (
     pair_decoders,
     trace_survival,
 )
-from eosin.report.completions import HERO_CHARACTERS, MOST_CARDS, Card, Sample, choose_pairs, sample_completions
+from eosin.report.completions import (
+    HERO_CHARACTERS,
+    LEAST_CHARACTERS,
+    MOST_CARDS,
+    MOST_CHARACTERS,
+    Card,
+    Sample,
+    choose_pairs,
+    sample_completions,
+    share_room,
+)
 from eosin.report.drawing import GAP, SIZE, Dot, Drawing, Label, Line, Scale, estimate_width, render_svg, spread
 from eosin.report.folding import FOR_EVER, LONGEST_WORD, TO_THE_LIMIT, fold, fold_completion, shorten_parts
 from eosin.report.origin import Origin, index_origins
@@ -189,6 +199,14 @@ def test_what_is_left_out_is_counted(parts: list[tuple[str, str]], most: int):
         assert shown == parts
     for text, _ in shown:
         assert len(text) <= most or "more characters)" in text
+
+
+@given(st.lists(st.integers(0, 3 * MOST_CHARACTERS), max_size=400))
+def test_what_short_completions_leave_long_ones_get(lengths: list[int]):
+    room = share_room(lengths)
+    shown = [min(length, room) for length in lengths]
+    assert sum(shown) <= max(MOST_CHARACTERS, len(lengths) * LEAST_CHARACTERS)
+    assert shown == lengths or sum(shown) > MOST_CHARACTERS - len(lengths)
 
 
 @given(st.integers(0, 3000), st.integers(1, 50))
@@ -762,7 +780,8 @@ def test_a_hostile_model_is_shown_and_runs_nothing(driver, kind: str, tmp_path: 
         "text": HOSTILE[kind],
         "prefix": HOSTILE[kind],
     }
-    path.write_text(json.dumps({**line, "tokens": []}) + "\n")
+    others = [{**line, "context": 1 + n, "text": "so it goes", "prefix": "on"} for n in range(40)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in [line, *others]))
     html = build_audit_page([record([(3, Cause.EOS), (30, Cause.LIMIT)])], [path]).render()
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
     assert len(html) < 1_500_000

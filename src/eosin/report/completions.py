@@ -105,21 +105,32 @@ def sample_completions(paths: Sequence[Path]) -> tuple[list[Card], int]:
     for line in read_completions(paths):
         samples[line.model, line.decoder, line.cause].add(line)
     most = max(LEAST_SHOWN, MOST_CARDS // max(1, len(samples)))
-    chosen = [line for sample in samples.values() for line in pick_evenly(sample.kept, most)]
-    room = max(LEAST_CHARACTERS, MOST_CHARACTERS // max(1, len(chosen)))
-    return [build_card(line, room) for line in chosen], sum(sample.seen for sample in samples.values())
+    cards = [build_card(line) for sample in samples.values() for line in pick_evenly(sample.kept, most)]
+    room = share_room([sum(len(text) for text, _ in card.parts) for card in cards])
+    return [shorten_card(card, room) for card in cards], sum(sample.seen for sample in samples.values())
+
+
+def share_room(lengths: Sequence[int]) -> int:
+    """The characters that each may have so that all are within the limit; what short ones leave, long ones get."""
+    left = MOST_CHARACTERS
+    for place, length in enumerate(sorted(lengths)):
+        share = left // (len(lengths) - place)
+        if length > share:
+            return max(LEAST_CHARACTERS, share)
+        left -= length
+    return MOST_CHARACTERS
 
 
 def find_pairs(paths: Sequence[Path], contexts: set[int], names: Sequence[tuple[str, str]]) -> list[Card]:
     """What remedies made of some contexts, whether or not the sample has it."""
     decoders = {decoder for _, decoder in names}
     found = (line for line in read_completions(paths) if line.context in contexts and line.decoder in decoders)
-    return list(map(build_card, found)) if decoders else []
+    return [shorten_card(build_card(line), LEAST_CHARACTERS) for line in found] if decoders else []
 
 
-def build_card(line: CompletionLine, most: int = LEAST_CHARACTERS) -> Card:
+def build_card(line: CompletionLine) -> Card:
     before = line.loop.before if line.loop else None
-    parts = shorten_parts(fold_completion(line.text, before, line.cause == Cause.PROVED), most)
+    parts = fold_completion(line.text, before, line.cause == Cause.PROVED)
     cause = Cause.LOOPING if line.loop and line.cause == Cause.LIMIT else line.cause
     return Card(line.model, line.decoder, line.context, cause, line.steps, clean_prefix(line.prefix), parts)
 
@@ -158,12 +169,12 @@ def choose_pairs(
         by_loop.setdefault(pair[0].parts[-1][0].strip() if pair[0].parts else "", pair)
     different = list(by_loop.values())
     chosen = [*different, *(pair for pair in pairs if pair not in different)][:HERO_PAIRS]
-    return [(shorten_card(failed), ended and shorten_card(ended)) for failed, ended in chosen]
+    most = HERO_CHARACTERS
+    return [(shorten_card(failed, most), ended and shorten_card(ended, most)) for failed, ended in chosen]
 
 
-def shorten_card(card: Card) -> Card:
-    """A card for the first screen."""
-    parts, prefix = shorten_parts(card.parts, HERO_CHARACTERS), clean_prefix(card.prefix, HERO_CHARACTERS)
+def shorten_card(card: Card, most: int) -> Card:
+    parts, prefix = shorten_parts(card.parts, most), clean_prefix(card.prefix, min(most, LEAST_CHARACTERS))
     return msgspec.structs.replace(card, parts=parts, prefix=prefix)
 
 
