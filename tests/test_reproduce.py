@@ -54,6 +54,7 @@ from eosin.paper.results import PIECES, Results
 from eosin.proofs.constructions import Repeater, Script
 from eosin.records.record import Counts, Record, read_records
 from eosin.records.signature import Signature
+from eosin.report.page import Page
 from eosin.report.tables import Table
 from eosin.report.traces import Example, ExampleStep
 
@@ -408,7 +409,7 @@ def test_the_verdict_is_of_all_initialisations(tmp_path: Path):
         signature = {**asked, "decoder": "greedy", "contexts": {"count": 3}, "shard": "0-2"}
         path.write_text(Record(Signature.from_table(signature), counts).to_line() + "\n")
     data = tables.ExhibitData(plan, results, plan.exhibits[0])
-    headline, *_ = write_paper_verdict([data])
+    headline, *_ = write_paper_verdict([data], {})
     assert headline.tone == "bad"
     assert [record.signature.run for record in list_baseline_records([data], 1)] == ["word-tanh-softmax"]
 
@@ -426,7 +427,7 @@ def test_the_verdict_of_a_remedy_is_of_all_kinds_of_contexts(contexts: str, tmp_
         with path.open("a") as file:
             file.write(Record(Signature.from_table(signature), Counts(3, 3, Counter(ended))).to_line() + "\n")
     exhibits = [tables.ExhibitData(plan, results, exhibit) for exhibit in plan.exhibits]
-    worst, *_, late = (said.text for said in write_paper_verdict(exhibits))
+    worst, *_, late = (said.text for said in write_paper_verdict(exhibits, {}))
     assert "greedy had not ended on 100.00%" in worst
     assert late.endswith(f"had not ended on every context at the limit: {remedy}.")
 
@@ -1180,11 +1181,11 @@ def test_committed_tables_are_what_the_committed_records_render_to(folder: Path,
     assert {path.name for path in (made / "tables").iterdir()} == {path.name for path in (folder / "tables").iterdir()}
 
 
-def read_verdict(name: str, results: Path) -> list[str]:
-    """The sentences of the page of a preset."""
+def build_page(name: str, results: Path | None = None) -> Page:
+    """The page of a preset, usually of its committed results."""
     chosen = load_preset(name)
     plan = Plan(chosen, tuple(load_exhibit(each, chosen.tokenization) for each in chosen.exhibits), (0,))
-    return [each.text for each in build_paper_page(Reproduction(plan, Results(results))).verdict]
+    return build_paper_page(Reproduction(plan, Results(results or RESULTS / name)))
 
 
 def read_rows(name: str) -> list[str]:
@@ -1195,19 +1196,42 @@ def read_rows(name: str) -> list[str]:
 def test_a_page_counts_the_stars():
     stars = sum(row.count("\\*") for row in read_rows("with-unk"))
     assert stars > 0
-    assert any(f"{stars} of " in line for line in read_verdict("with-unk", RESULTS / "with-unk"))
+    assert any(f"{stars} of " in line for line in build_page("with-unk").notes)
 
 
 def test_a_page_names_every_head():
-    said, rows = read_verdict("quick", RESULTS / "quick"), read_rows("quick")
+    said, rows = [each.text for each in build_page("quick").verdict], read_rows("quick")
     heads = load_exhibit("table-3-bpe").models
     measured = [each for each in heads if any(f"| {each.head} " in row for row in rows)]
     assert len(measured) == 6
     for member in measured:
         row = next(row for row in rows if row.startswith(f"| {member.label}") and f"| {member.head} " in row)
         ratio = re.split(r" *\| *", row)[3].split()[0]
-        line = next(line for line in said if line.startswith(f"{member.label}: greedy r_L and test perplexity are "))
-        assert re.search(rf"{ratio}% and [0-9.]+ with {member.head}[,.]", line)
+        line = next(line for line in said if line.startswith(f"Table 3, {member.label}: the test perplexity is "))
+        assert re.search(rf"[0-9.]+ with {member.head} \({ratio}% ", line)
+
+
+def test_a_remedy_is_of_the_same_network_and_beside_the_lengths_of_its_own_data():
+    said = [each.text for each in build_page("quick").verdict if "ended on every context, where" in each.text]
+    twins = [each for each in said if "the same network" in each]
+    assert [re.findall(r"demo\S*|quick\S*", each.partition(" had not")[0]) for each in twins] == [
+        ["demo-st,", "demo"],
+        ["demo-lstm-st,", "demo-lstm"],
+        ["quick-st-1e-3,", "quick-softmax"],
+    ]
+    assert ["(the data's: 19.0)" in each for each in twins] == [True, True, False], "the third has words of its own"
+    assert not any(each.startswith("demo-lstm ended") for each in said)
+
+
+def test_a_page_has_the_claims_that_were_measured_and_counts_the_others():
+    (table,) = build_page("quick").summary
+    assert table.headings[:2] == ("the paper says", "verdict")
+    assert {row[1] for row in table.rows} == {"holds", "undecided", "does not"}
+    assert table.note.endswith("2 more claims are not measured here.")
+
+
+def test_a_sweep_of_one_value_is_not_drawn():
+    assert not any("dropout" in chart.title for chart in build_page("seeds").charts)
 
 
 def test_a_page_names_the_text_and_the_length_of_prefixes():
@@ -1225,7 +1249,7 @@ def test_the_paper_is_marked_only_beside_models_of_its_sizes():
 
 
 def test_a_missing_run_is_named_once(tmp_path: Path):
-    said = " ".join(read_verdict("with-unk", tmp_path))
+    said = " ".join(build_page("with-unk", tmp_path).sources)
     assert said.count("Not run") == said.count("bpe-lstm-softmax") == 1
 
 
