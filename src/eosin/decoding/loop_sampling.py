@@ -48,10 +48,10 @@ class LoopSampler:
         return cohort.retire(dict.fromkeys(left)) if left else cohort
 
 
-def is_long_loop(tokens: TokenArray) -> bool:
+def is_long_loop(tokens: TokenArray, least: int = REPEATING) -> bool:
     """Whether the tokens end in a loop that has repeated for long enough to be left."""
-    tail = find_tail(tokens) if len(tokens) >= REPEATING else None
-    return tail is not None and len(tokens) - tail.onset + 1 - tail.period >= REPEATING
+    tail = find_tail(tokens) if len(tokens) >= least else None
+    return tail is not None and len(tokens) - tail.onset + 1 - tail.period >= least
 
 
 def choose_followed(seed: int, contexts: list[int], share: float) -> list[bool]:

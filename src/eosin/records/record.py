@@ -154,8 +154,8 @@ class SampledLoops(Struct, frozen=True, omit_defaults=True):
     def __add__(self, other: SampledLoops) -> SampledLoops:
         return SampledLoops(
             min(self.share, other.share),  # one audit has one share; a record without loops has 1
-            Counter(self.seen) + Counter(other.seen),
-            Counter(self.followed) + Counter(other.followed),
+            dict(Counter(self.seen) + Counter(other.seen)),
+            dict(Counter(self.followed) + Counter(other.followed)),
             self.ended | other.ended,
         )
 
