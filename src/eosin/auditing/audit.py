@@ -61,6 +61,8 @@ SHARD = 1000
 """Contexts whose counts are written together; fewer if the model decodes fewer at a time."""
 FOLLOWED = 3.0
 """By default this number over the root of the number of contexts is the share of loops that are followed."""
+FEW = 100
+"""Of fewer contexts all loops are followed by default: little would be saved, and the interval would say little."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def may_loop(model: Generative, decoder: Decoder) -> bool:
 
 
 def choose_share(model: Generative, prefixes: Prefixes) -> float:
-    """The usual share of loops to follow: all, where loops can be proved infinite.
+    """The usual share of loops to follow: all, where loops can be proved infinite, and of few contexts.
 
     Else it falls with the root of the number of contexts. Then the error from loops that are left falls as that from
     the contexts, and the interval is about 1.5 times as wide as that of a full count (docs/speed.md).
@@ -191,7 +193,8 @@ def choose_share(model: Generative, prefixes: Prefixes) -> float:
     job = Job.create(model, prefixes, max_steps=1)
     with eval_mode(model):
         state = Loop(job, job.check_decoder("greedy")).enter([job.contexts[0]]).state
-    return 1.0 if can_recur(state) else min(1.0, round(FOLLOWED / math.sqrt(len(job.contexts)), 3))
+    count = len(job.contexts)
+    return 1.0 if count < FEW or can_recur(state) else round(FOLLOWED / math.sqrt(count), 3)
 
 
 def is_steady_for(job: Job, decoders: Sequence[Decoder]) -> bool:

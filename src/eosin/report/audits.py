@@ -112,12 +112,12 @@ def tabulate(records: Sequence[Record], measures: Sequence[Measure], subject: st
 def describe_sampled_loops(records: Sequence[Record]) -> str:
     """How many loops were followed, and what became of them; empty where none was left."""
     each = [
-        f"{record.signature.decoder} {sum(loops.seen.values()):,} seen, {sum(loops.followed.values()):,} followed, "
-        f"{len(loops.ended):,} of these ended"
+        f"of {sum(loops.seen.values()):,} of {record.signature.decoder}, {sum(loops.followed.values()):,} were followed "
+        f"to the limit and {len(loops.ended):,} of these ended"
         for record in records
         if (loops := record.counts.sampled).seen
     ]
-    return f"loops, of which a random share is followed to the limit: {'; '.join(each)}" if each else ""
+    return f"loops are sampled (--follow-loops 1 follows all): {'; '.join(each)}" if each else ""
 
 
 def tabulate_decoders(records: Iterable[Record], wide: bool = True) -> Table:
