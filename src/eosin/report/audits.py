@@ -112,8 +112,8 @@ def tabulate(records: Sequence[Record], measures: Sequence[Measure], subject: st
 def describe_sampled_loops(records: Sequence[Record]) -> str:
     """How many loops were followed, and what became of them; empty where none was left."""
     each = [
-        f"of {sum(loops.seen.values()):,} of {record.signature.decoder}, {sum(loops.followed.values()):,} were followed "
-        f"to the limit and {len(loops.ended):,} of these ended"
+        f"of {sum(loops.seen.values()):,} of {record.signature.decoder}, {sum(loops.followed.values()):,} were "
+        f"followed to the limit and {len(loops.ended):,} of these ended"
         for record in records
         if (loops := record.counts.sampled).seen
     ]
