@@ -299,9 +299,9 @@ def test_only_loops_that_nothing_is_known_about_are_left():
 
 
 def test_the_usual_share():
-    model = LateLoops.draw(900, seed=0)
+    model = LateLoops.draw(1225, seed=0)
     assert choose_share(model, model.prefixes) == 0.1
-    assert choose_share(model, model.prefixes[:100]) == 0.3
+    assert choose_share(model, model.prefixes[:100]) == 0.35
     assert choose_share(model, model.prefixes[:99]) == 1
     demo = eosin.load("demo")
     assert choose_share(demo, [[1, 2]] * 900) == 1

@@ -59,7 +59,7 @@ from eosin.storage.locks import hold_lock
 logger = logging.getLogger(__name__)
 SHARD = 1000
 """Contexts whose counts are written together; fewer if the model decodes fewer at a time."""
-FOLLOWED = 3.0
+FOLLOWED = 3.5
 """By default this number over the root of the number of contexts is the share of loops that are followed."""
 FEW = 100
 """Of fewer contexts all loops are followed by default: little would be saved, and the interval would say little."""

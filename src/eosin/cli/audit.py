@@ -104,8 +104,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=real_number(0.001, 1, "a share from 0.001 to 1, as in 0.1"),
         metavar="SHARE",
         help="of loops without a proof, decode only this random share to the limit, and correct the count by it; 1 "
-        "decodes all (default: 3 / sqrt(contexts) for transformers and other models without proofs, 1 for others, and "
-        "for fewer than 100 contexts)",
+        "decodes all (default: 3.5 / sqrt(contexts) for transformers and other models without proofs; 1 for others, "
+        "and for fewer than 100 contexts)",
     )
     add(
         "--fail-above",
