@@ -44,6 +44,7 @@ bench: $(READY) smollm2
 	$(BIN)/python benchmarks/paper_training.py
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/hub.py
+	$(BIN)/python benchmarks/followed_loops.py --records results/smollm2/records/smollm2/test-200-500.jsonl
 
 # the environment is made anew when what is to be installed has changed
 $(READY): pyproject.toml constraints.txt

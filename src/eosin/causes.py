@@ -13,6 +13,8 @@ class Cause(StrEnum):
     PROVED = "proved infinite"
     LOOPING = "looping"
     """Met the limit in a loop that nothing was proved about."""
+    SAMPLED = "loop, sampled"
+    """Left in a loop that nothing was proved about, and counted as not ended: only a random share goes on."""
     TEMPLATED = "templated loop"
     """Met the limit while it repeated phrases in changing order."""
     LIMIT = "limit"

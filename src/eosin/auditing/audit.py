@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,13 +28,15 @@ from eosin.contracts import Decoder, Generative
 from eosin.decoding.batch_invariance import is_steady
 from eosin.decoding.decode import complete
 from eosin.decoding.job import Contexts, Job, Prefixes, pool_of
-from eosin.decoding.loop import SMALLEST_BATCH
+from eosin.decoding.loop import SMALLEST_BATCH, Cohort, Loop
+from eosin.decoding.loop_sampling import REPEATING, LoopSampler
 from eosin.decoding.spec import is_specified
 from eosin.decoding.stopping import StopStrings
 from eosin.decoding.survival import survival_of
 from eosin.devices import device_of, eval_mode
 from eosin.errors import BadInput
 from eosin.events import Event, Watch, ignore
+from eosin.guarantees.certificate import certify
 from eosin.outcome import Completion
 from eosin.proofs.drift import Looping, measure_drifts
 from eosin.proofs.dynamics import dynamics_of
@@ -48,6 +51,7 @@ from eosin.records.record import Record, add_shards, read_records
 from eosin.records.signature import ALL, Signature
 from eosin.report.audits import tabulate_audit
 from eosin.report.tables import render_text
+from eosin.states import can_recur
 from eosin.storage.files import keep_copy, write_text
 from eosin.storage.json_lines import append_lines
 from eosin.storage.locks import hold_lock
@@ -55,6 +59,10 @@ from eosin.storage.locks import hold_lock
 logger = logging.getLogger(__name__)
 SHARD = 1000
 """Contexts whose counts are written together; fewer if the model decodes fewer at a time."""
+FOLLOWED = 3.5
+"""By default this number over the root of the number of contexts is the share of loops that are followed."""
+FEW = 100
+"""Of fewer contexts all loops are followed by default: little would be saved, and the interval would say little."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,7 @@ def audit(
     pool: int | None = None,
     proofs: bool = True,
     survival: bool = False,
+    follow_loops: float = 1.0,
     out: Path | str | None = None,
     about: dict[str, Any] | None = None,
     name: str | None = None,
@@ -99,6 +108,10 @@ def audit(
 
     proofs    look for loops and prove that they never end; a proved completion is not decoded any further
     survival  estimate how probable it is not to have ended, instead of counting; for samplers
+    follow_loops
+              the share of loops, chosen by seed and context, that go on to the limit; the others are left and count as
+              not ended, and the followed ones correct the count. Only loops that nothing is known about are left: not
+              those of beams, and not those of a model and a decoder that must end.
     out       a file of records: existing records are reused, and new ones are appended as shards finish
     about     more for the signature: names of the model and of the contexts
     name      a name for a model whose parts and behaviour do not distinguish it from others, such as one that holds a
@@ -112,11 +125,13 @@ def audit(
     """
     job = Job.create(model, prefixes, max_steps=max_steps, seed=seed, pool=pool, stop=stop)
     parsed = check_decoders(decoders, job, survival)
+    check_share(follow_loops, survival)
     signature = {
         **describe_job(job, name),
         "estimator": "survival" if survival else "count",
         "proofs": proofs and not survival and stop is None,
         **({"stop": list(stop.strings)} if stop else {}),
+        **({"follow_loops": follow_loops, "loop_tokens": REPEATING} if follow_loops < 1 else {}),
         **(about or {}),
     }
     wanted = {str(each): {**signature, "decoder": str(each), **identify_decoder(each)} for each in parsed}
@@ -130,7 +145,8 @@ def audit(
             if ALL in shards:
                 continue
             prover = prover_of(model, decoder, steady) if signature["proofs"] else None
-            counter = ShardCounter(job, decoder, wanted[str(decoder)], prover, text_of)
+            sampler = LoopSampler(follow_loops, job.seed) if follow_loops < 1 and may_loop(model, decoder) else None
+            counter = ShardCounter(job, decoder, wanted[str(decoder)], prover, sampler, text_of)
             for record in counter.count(shards, watch):
                 save_certificates(out, counter)
                 write(record)
@@ -156,6 +172,31 @@ def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) 
     return [survival_of(decoder) for decoder in parsed] if survival else parsed
 
 
+def check_share(share: float, survival: bool) -> None:
+    if not 0 < share <= 1:
+        raise BadInput(f"follow_loops must be a share above 0 and at most 1, as in 0.1, got {share!r}")
+    if survival and share < 1:
+        raise BadInput("survival is estimated along whole paths; leave out follow_loops (--follow-loops)")
+
+
+def may_loop(model: Generative, decoder: Decoder) -> bool:
+    """Whether a loop says that a context may not end: nothing guarantees an end, and the decoder has one row."""
+    return decoder.rows_per_context == 1 and not decoder.keeps_eos and certify(model, decoder).consistent is None
+
+
+def choose_share(model: Generative, prefixes: Prefixes) -> float:
+    """The usual share of loops to follow: all, where loops can be proved infinite, and of few contexts.
+
+    Else it falls with the root of the number of contexts. Then the error from loops that are left falls as that from
+    the contexts, and the interval is about 1.5 times as wide as that of a full count (docs/speed.md).
+    """
+    job = Job.create(model, prefixes, max_steps=1)
+    with eval_mode(model):
+        state = Loop(job, job.check_decoder("greedy")).enter([job.contexts[0]]).state
+    count = len(job.contexts)
+    return 1.0 if count < FEW or can_recur(state) else round(FOLLOWED / math.sqrt(count), 3)
+
+
 def is_steady_for(job: Job, decoders: Sequence[Decoder]) -> bool:
     """Whether the model gives the same bits in all batches in which these decoders may call it."""
     largest = min(job.pool, len(job.contexts) * max(decoder.rows_per_context for decoder in decoders))
@@ -176,6 +217,7 @@ class ShardCounter:
     decoder: Decoder
     signature: dict[str, Any]
     prover: Prover | None
+    sampler: LoopSampler | None
     text_of: Callable[[list[int]], str] | None
     drifts: dict[tuple[int, ...], tuple[int, int, int, float]] = field(default_factory=dict)
     """For each cycle, the context of an example and what changes in its state."""
@@ -186,13 +228,20 @@ class ShardCounter:
         total = len(job.contexts)
         shards = [range(start, min(start + size, total)) for start in range(0, total, size)]
         missing = [shard for shard in shards if name_shard(shard) not in done]
-        tallies = {shard.start: Tally(shard.start, len(shard), job.max_steps) for shard in missing}
+        share = self.sampler.share if self.sampler else 1.0
+        tallies = {shard.start: Tally(shard.start, len(shard), job.max_steps, share) for shard in missing}
         contexts = (job.contexts[place] for shard in missing for place in shard)
-        for completion in complete(job, self.decoder, contexts=contexts, watch=watch, prove=self.prover):
+        for completion in complete(job, self.decoder, contexts=contexts, watch=watch, prove=self._retire):
             start = completion.index // size * size
-            tallies[start].add(completion)
+            followed = self.sampler.followed.pop(completion.index, None) if self.sampler else None
+            tallies[start].add(completion, followed)
             if tallies[start].is_full:
                 yield self._record(tallies.pop(start))
+
+    def _retire(self, cohort: Cohort) -> Cohort:
+        """The cohort without rows that are proved infinite, and without loops that are not followed."""
+        cohort = self.prover(cohort) if self.prover else cohort
+        return self.sampler(cohort) if self.sampler else cohort
 
     def _record(self, tally: Tally) -> Record:
         self._measure_drifts(tally)
@@ -318,7 +367,7 @@ def check_records(there: list[Record], out: Path | str | None, signature: dict[s
         )
     records = list({(record.signature.decoder, record.signature.shard): record for record in there}.values())
     for record in records:
-        for key, value in signature.items():
+        for key, value in {"follow_loops": None, **signature}.items():
             if key != "eosin" and record.signature.table.get(key) != value:
                 raise BadInput(
                     f"{out} holds records of another audit: {key} is {record.signature.table.get(key)!r} there and "

@@ -12,7 +12,17 @@ from msgspec import structs
 from eosin.causes import Cause
 from eosin.decoding.loops import Tail, extend, find_tail, name_loop, rotate_cycle, tail_of
 from eosin.outcome import Completion
-from eosin.records.record import NGRAMS, SMALLEST_HASHES, Counts, LoopCount, StepSummary, Unended, Weights, add_weights
+from eosin.records.record import (
+    NGRAMS,
+    SMALLEST_HASHES,
+    Counts,
+    LoopCount,
+    SampledLoops,
+    StepSummary,
+    Unended,
+    Weights,
+    add_weights,
+)
 
 TokenArray = Int[np.ndarray, " length"]
 MOST_EXAMPLES = 16
@@ -22,10 +32,11 @@ MOST_EXAMPLES = 16
 class Tally:
     """The counts of a range of contexts, while its completions come in.
 
-    A completion that was proved infinite counts as if it had been decoded to the limit: its tokens are known.
+    A completion that was proved infinite counts as if it had been decoded to the limit: its tokens are known. So does
+    one that was left in a loop: the prediction is that it goes on. `share` of the loops are followed.
     """
 
-    def __init__(self, start: int, size: int, max_steps: int):
+    def __init__(self, start: int, size: int, max_steps: int, share: float = 1.0):
         self.start = start
         self.max_steps = max_steps
         self.unended: list[bool | None] = [None] * size
@@ -40,9 +51,13 @@ class Tally:
         self.hashes: set[int] = set()
         self.weights: Weights = {}
         self.cut = 0
+        self.sampled = SampledLoops(share)
 
-    def add(self, completion: Completion) -> Cause:
-        """Count one completion. Returns the cause under which it is counted."""
+    def add(self, completion: Completion, followed: int | None = None) -> Cause:
+        """Count one completion. Returns the cause under which it is counted.
+
+        `followed` is the step at which its loop was seen, if the loop was followed.
+        """
         self.tokens += len(completion.tokens)
         if completion.survival is not None:
             self.weights = add_weights(self.weights, list_weights(completion.survival.numpy(), self.max_steps))
@@ -60,13 +75,21 @@ class Tally:
         if cause.ends:
             self.ended[completion.steps] += 1
             self.cut += is_cut_loop(completion)
-        self._add_ngrams(tokens, len(completion.tokens) if completion.proof is None else self.max_steps)
+        if followed is not None or cause is Cause.SAMPLED:
+            self._add_sampled(completion, followed)
+        goes_on = cause in (Cause.PROVED, Cause.SAMPLED)
+        self._add_ngrams(tokens, self.max_steps if goes_on else len(completion.tokens))
         # a loop is identified by its beginning and one turn of it, however far it was followed
         distinct = tokens if tail is None else tokens[: tail.onset - 1 + tail.period]
         self.hashes.add(int.from_bytes(blake2b(distinct.tobytes(), digest_size=8).digest(), "big"))
         if len(self.hashes) > 2 * SMALLEST_HASHES:
             self.hashes = set(sorted(self.hashes)[:SMALLEST_HASHES])
         return cause
+
+    def _add_sampled(self, completion: Completion, followed: int | None) -> None:
+        seen, once = completion.steps if followed is None else followed, {} if followed is None else {followed: 1}
+        ended = {completion.index: completion.steps} if completion.cause.ends else {}
+        self.sampled += SampledLoops(self.sampled.share, {seen: 1}, once, ended)
 
     def _add_loop(self, completion: Completion, tail: Tail, tokens: TokenArray) -> None:
         cycle = rotate_cycle(tokens[len(tokens) - tail.period :].tolist())
@@ -103,6 +126,7 @@ class Tally:
             outcomes=() if self.weights else (Unended.pack(self.start, list(map(bool, self.unended))),),
             weights=self.weights,
             cut=self.cut,
+            sampled=self.sampled,
         )
 
 

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eosin.auditing.audit import Audit, audit
+from msgspec import structs
+
+from eosin.auditing.audit import Audit, audit, choose_share
 from eosin.auditing.logs import (
     LOG,
     audit_log,
@@ -40,7 +42,7 @@ from eosin.events import Event
 from eosin.loading import import_hub
 from eosin.proofs.saved_cycles import cycles_path
 from eosin.records.reading import examples_path
-from eosin.records.statistics import Estimate, Ratio
+from eosin.records.statistics import Share
 from eosin.report.audits import tabulate_audit
 from eosin.report.origin import SOFTMAX, Origin, index_origins, origin_path, read_origins, save_origin
 from eosin.report.tables import render_text
@@ -100,6 +102,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="estimate the ratio along paths without eos instead of counting: for samplers and small ratios",
     )
     add(
+        "--follow-loops",
+        type=real_number(0.001, 1, "a share from 0.001 to 1, as in 0.1"),
+        metavar="SHARE",
+        help="of loops without a proof, decode only this random share to the limit, and correct the count by it; 1 "
+        "decodes all (default: 3.5 / sqrt(contexts) for transformers and other models without proofs; 1 for others, "
+        "and for fewer than 100 contexts)",
+    )
+    add(
         "--fail-above",
         type=real_number(0, 1, "a ratio from 0 to 1, as in 0.01"),
         metavar="RATIO",
@@ -141,7 +151,18 @@ def run(options: argparse.Namespace) -> None:
 
 def run_log(options: argparse.Namespace) -> None:
     """Audit generations that are there already."""
-    for key in ("decoders", "prompts", "contexts", "count", "max_steps", "pool", "out", "completions", "survival"):
+    for key in (
+        "decoders",
+        "prompts",
+        "contexts",
+        "count",
+        "max_steps",
+        "pool",
+        "out",
+        "completions",
+        "survival",
+        "follow_loops",
+    ):
         if vars(options)[key] not in (None, False):
             raise BadInput(f"--{key.replace('_', '-')} decides a decoding, and a log has its generations: leave it out")
     found = audit_log(Path(options.model.removeprefix(LOG)), options.field)
@@ -189,6 +210,8 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     prefixes = choose_prefixes(loaded, options, options.count)
     decoders = choose_decoders(loaded) if given is None else given
     options.max_steps = choose_max_steps(loaded, prefixes, options)
+    if options.follow_loops is None and not options.survival:
+        options.follow_loops = choose_share(loaded.model, prefixes)
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
     taken = map(resolve_path, (out, cycles_path(out), examples_path(out), origin_path(out)))
     if options.completions and resolve_path(options.completions) in taken:
@@ -219,6 +242,7 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
                 pool=options.pool,
                 proofs=not options.no_proofs,
                 survival=options.survival,
+                follow_loops=options.follow_loops or 1.0,
                 out=out,
                 about=about,
                 watch=watch,
@@ -274,7 +298,9 @@ def name_contexts(options: argparse.Namespace) -> str:
 def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -> str:
     parts = [name_contexts(options), count, options.max_steps, options.seed, *loaded.describe_precision().values()]
     how = ["survival"] * options.survival + ["no-proofs"] * (options.no_proofs and not options.survival)
-    return "-".join(map(str, [*parts, *how])) + ".jsonl"
+    share = options.follow_loops or 1
+    followed = [f"follow-{share:g}"] if share < 1 else []
+    return "-".join(map(str, [*parts, *how, *followed])) + ".jsonl"
 
 
 def format_audits(audits: list[Audit], files: list[Path], options: argparse.Namespace) -> str:
@@ -307,17 +333,18 @@ def audit_to_json(result: Audit) -> dict[str, dict[str, Any]]:
             "contexts": record.counts.contexts,
             "causes": record.counts.causes,
             "tokens": record.counts.tokens,
+            "sampled_loops": structs.asdict(record.counts.sampled),
             "loops": [{"tokens": tokens, **loop.to_table()} for tokens, loop in record.counts.loops.items()],
         }
         for decoder, record in result.by_decoder.items()
     }
 
 
-def list_ratios(result: Audit) -> dict[str, Ratio | Estimate]:
+def list_ratios(result: Audit) -> dict[str, Share]:
     return {decoder: record.ratio for decoder, record in result.by_decoder.items()}
 
 
-def find_failures(ratios: Mapping[str, Mapping[str, Ratio | Estimate]], options: argparse.Namespace) -> Iterator[str]:
+def find_failures(ratios: Mapping[str, Mapping[str, Share]], options: argparse.Namespace) -> Iterator[str]:
     """A sentence for each decoder of each model that is above the limit."""
     limit, key = options.fail_above, options.fail_on or "ratio"
     for name, by_decoder in ratios.items():

@@ -130,14 +130,14 @@ class Cohort:
         memory = None if self.memory is None else self.memory.select(rows)
         return replace(self, token=self.token[rows], state=self.state.select(rows), memory=memory)
 
-    def retire(self, proofs: Mapping[int, Proof]) -> Cohort:
-        """The cohort without the rows that were proved infinite."""
+    def retire(self, proofs: Mapping[int, Proof | None]) -> Cohort:
+        """The cohort without these rows: they were proved infinite, or their loops are not followed."""
         left = self.search.retire(proofs)
         return self._select(left.to(self.token.device)) if len(left) else self
 
 
 Prove = Callable[[Cohort], Cohort]
-"""Looks at a cohort after every step, and returns it without the rows that it has proved infinite."""
+"""Looks at a cohort after every step, and returns it without the rows that need not go on."""
 
 
 class Loop:

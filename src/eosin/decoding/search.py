@@ -157,12 +157,14 @@ class Search(Generic[T]):
         ended, self.ended = self.ended, []
         return ended
 
-    def retire(self, proofs: Mapping[int, Proof]) -> Rows:
-        """End the contexts of these rows as proved infinite, and return the rows that are left."""
+    def retire(self, proofs: Mapping[int, Proof | None]) -> Rows:
+        """End the contexts of these rows, and return the rows that are left. Loops without a proof are sampled."""
         owners, rows = self.owners, sorted(proofs)
         for row, tokens, log_prob in zip(rows, self.tokens_of(rows), self.log_probs_of(rows), strict=True):
             index, made = int(self.table.index[owners[row]]), torch.tensor(tokens, device="cpu")
-            self.ended.append(Completion(index, made, Cause.PROVED, len(tokens), log_prob, proofs[row]))
+            proof = proofs[row]
+            cause = Cause.PROVED if proof else Cause.SAMPLED
+            self.ended.append(Completion(index, made, cause, len(tokens), log_prob, proof))
         left = torch.ones_like(self.table.index, dtype=torch.bool)
         left[owners[rows]] = False
         self._keep(left.nonzero()[:, 0])

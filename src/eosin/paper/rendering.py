@@ -342,7 +342,7 @@ def pair_examples(
     records: Sequence[Record], examples: Sequence[Example], origins: Origins
 ) -> list[tuple[Card, Card | None]]:
     """Completions that did not end, and what a remedy made of the same contexts."""
-    failing = sorted((record for record in records if record.ratio.value), key=lambda record: -record.ratio.value)
+    failing = sorted((record for record in records if not record.all_ended), key=lambda record: -record.ratio.value)
     for record in failing:
         before = record.signature.run or "", record.signature.decoder
         found = (each.records[0].signature for each in find_remedies(record, records, origins=origins))

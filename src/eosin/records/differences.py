@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import NormalDist, fmean, stdev
 
-from eosin.records.statistics import Comparison, Ratio
+from eosin.records.record import Counts
+from eosin.records.statistics import Comparison, LateLoops, Ratio, compare
 
 Z = NormalDist().inv_cdf(0.975)
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -56,6 +57,32 @@ def compare_paired(counts: Comparison) -> Difference:
     centre = (first - second) / n
     half = Z * math.sqrt((first + second) / n - centre**2) / math.sqrt(n)
     return Difference(counts.difference, centre - half, centre + half)
+
+
+def compare_sampled(first: Counts, second: Counts, contexts: Collection[int]) -> Difference:
+    """The difference of two ratios on the same contexts, where some loops were left.
+
+    The predictions that no loop ends are paired. The followed loops that ended correct them, each audit with its own
+    interval; the three parts are squared and added (Newcombe 1998).
+    """
+    one, other = (predict_unended(counts, contexts) for counts in (first, second))
+    paired = compare_paired(compare(one, other))
+    late, other_late = (count_late(counts, contexts) for counts in (first, second))
+    (low, high), (other_low, other_high) = late.interval(), other_late.interval()
+    value = paired.value - late.value + other_late.value
+    below = math.hypot(paired.value - paired.low, high - late.value, other_late.value - other_low)
+    above = math.hypot(paired.high - paired.value, late.value - low, other_high - other_late.value)
+    return Difference(value, max(-1.0, value - below), min(1.0, value + above))
+
+
+def predict_unended(counts: Counts, contexts: Collection[int]) -> list[bool]:
+    """For each context, whether it is predicted not to end: it was not seen to, or not before its loop was seen."""
+    unended = counts.unended
+    return [unended[context] or context in counts.sampled.ended for context in contexts]
+
+
+def count_late(counts: Counts, contexts: Collection[int]) -> LateLoops:
+    return LateLoops(len(counts.sampled.ended.keys() & set(contexts)), counts.sampled.share, len(contexts))
 
 
 def compare_unpaired(first: Ratio, second: Ratio) -> Difference:

@@ -60,7 +60,7 @@ def _select_determined_counts(counts: Counts) -> tuple[object, ...]:
     """The counts that the signature determines. Where a loop is proved depends on which row of a batch found it."""
     onsets = {tokens: loop.onset for tokens, loop in counts.loops.items()}
     added_up = counts.contexts, counts.ended, counts.ngrams, counts.repeated, counts.hashes, counts.weights
-    return *added_up, counts.unended, onsets
+    return *added_up, counts.sampled, counts.unended, onsets
 
 
 def _check_overlap(filed: FiledRecord) -> None:

@@ -9,16 +9,25 @@ import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
+from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.records.signature import ALL, Signature
-from eosin.records.statistics import Estimate, LengthSummary, Ratio, count_survivors, summarize_lengths
+from eosin.records.statistics import (
+    Estimate,
+    LengthSummary,
+    Ratio,
+    SampledRatio,
+    Share,
+    count_survivors,
+    summarize_lengths,
+)
 from eosin.storage.json_lines import parse_lines
 
 NGRAMS = (1, 4)
@@ -125,6 +134,44 @@ class LoopCount(Struct, frozen=True):
         return msgspec.to_builtins(self, order="sorted")
 
 
+class SampledLoops(Struct, frozen=True, omit_defaults=True):
+    """Loops of which only a random share was followed to the limit. The others count as not ended."""
+
+    share: float = 1.0
+    """The probability with which a loop is followed."""
+    seen: dict[Natural, Natural] = {}
+    """How many loops were seen, by the step."""
+    followed: dict[Natural, Natural] = {}
+    """How many of them were followed."""
+    ended: dict[Natural, Natural] = {}
+    """Contexts whose loops were followed and ended, each with the step at which it ended."""
+
+    def __post_init__(self) -> None:
+        more = any(self.followed[step] > self.seen.get(step, 0) for step in self.followed)
+        if not 0 < self.share <= 1 or more or len(self.ended) > sum(self.followed.values()):
+            raise ValueError("more loops were followed than seen, more ended than were followed, or no share is given")
+
+    def __add__(self, other: SampledLoops) -> SampledLoops:
+        return SampledLoops(
+            min(self.share, other.share),  # one audit has one share; a record without loops has 1
+            dict(Counter(self.seen) + Counter(other.seen)),
+            dict(Counter(self.followed) + Counter(other.followed)),
+            self.ended | other.ended,
+        )
+
+    def ratio(self, survivors: int, contexts: int, limit: int) -> Ratio | SampledRatio:
+        """The share of contexts that have not ended, given how many were not seen to end within the limit."""
+        seen, followed = (count_until(steps, limit) for steps in (self.seen, self.followed))
+        if not seen:
+            return Ratio(survivors, contexts)
+        ended = sum(step <= limit for step in self.ended.values())
+        return SampledRatio(survivors, seen - followed, ended, self.share, contexts)
+
+
+def count_until(steps: Mapping[int, int], limit: int) -> int:
+    return sum(count for step, count in steps.items() if step <= limit)
+
+
 class Counts(Struct, frozen=True):
     """What was counted over some contexts. All of it adds up."""
 
@@ -132,7 +179,7 @@ class Counts(Struct, frozen=True):
     tokens: int = 0
     """How many tokens were generated."""
     ended: Counter[int] = field(default_factory=Counter)
-    """How many decodings ended by themselves at each step."""
+    """How many decodings were seen to end by themselves at each step."""
     causes: Counter[str] = field(default_factory=Counter)
     loops: Loops = {}
     """By the tokens that repeat, rotated to one canonical order: the contexts proved infinite or seen looping."""
@@ -147,6 +194,7 @@ class Counts(Struct, frozen=True):
     """Where survival was estimated instead of counted."""
     cut: int | None = 0
     """How many ended in the middle of a loop: eos came after a tail that repeats. None if unknown (version 0.1)."""
+    sampled: SampledLoops = SampledLoops()
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -161,12 +209,14 @@ class Counts(Struct, frozen=True):
             outcomes=tuple(sorted(self.outcomes + other.outcomes, key=lambda part: part.start)),
             weights=add_weights(self.weights, other.weights),
             cut=None if self.cut is None or other.cut is None else self.cut + other.cut,
+            sampled=self.sampled + other.sampled,
         )
 
-    def ratio(self, limit: int) -> Ratio | Estimate:
+    def ratio(self, limit: int) -> Share:
         """r_L: the share of contexts with no eos among the first L tokens, counted or estimated."""
         if not self.weights:
-            return Ratio(count_survivors(self.ended, self.contexts, limit), self.contexts)
+            survivors = count_survivors(self.ended, self.contexts, limit)
+            return self.sampled.ratio(survivors, self.contexts, limit)
         if limit not in self.weights:
             raise BadInput(f"survival was estimated after steps {', '.join(map(str, self.weights))}, not {limit}")
         return Estimate(*self.weights[limit], self.contexts)
@@ -182,7 +232,13 @@ class Counts(Struct, frozen=True):
     @property
     def lengths(self) -> LengthSummary | None:
         """The lengths of the completions that ended."""
-        return summarize_lengths(self.ended)
+        return summarize_lengths(self.endings)
+
+    @property
+    def endings(self) -> Mapping[int, float]:
+        """How many contexts ended at each step, where a followed loop stands for those that were left."""
+        late = Counter(self.sampled.ended.values())
+        return {step: count + late[step] * (1 / self.sampled.share - 1) for step, count in self.ended.items()}
 
     def repetition(self, n: int) -> float:
         """Share of n-grams that had occurred before in the same completion."""
@@ -223,6 +279,7 @@ class CountsOnDisk(Struct, frozen=True):
     outcomes: tuple[Unended, ...]
     weights: list[tuple[Natural, float, float]]
     cut: Natural | None = None
+    sampled: SampledLoops = SampledLoops()
 
     def unpack(self) -> Counts:
         if max(self.hashes, default=0) >= 2**64:
@@ -258,9 +315,14 @@ class Record(Struct, frozen=True):
         return json.dumps({key: value for key, value in self.signature.table.items() if key != "shard"}, sort_keys=True)
 
     @property
-    def ratio(self) -> Ratio | Estimate:
+    def ratio(self) -> Share:
         """The ratio at the limit of the audit."""
         return self.counts.ratio(self.signature.max_steps)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether no context was seen not to end, and none was left in a loop."""
+        return not self.ratio.value and not self.counts.causes[Cause.SAMPLED]
 
     @property
     def missing(self) -> int:

@@ -90,6 +90,78 @@ class Estimate:
         return min(low, mean), max(high, mean)
 
 
+SURE = 0.99
+"""Confidence of a bound that is rarely the tighter one of two: higher, so that both together keep theirs."""
+
+
+@dataclass(frozen=True)
+class SampledRatio:
+    """A share of contexts where some loops were left, and counted as not ended, but for a random share of all loops.
+
+    This is a difference estimator. It predicts that no loop ends. Each followed loop that ended counts against the
+    prediction for 1 / share loops. So the ratio is unbiased whatever loops do.
+    """
+
+    count: int
+    """Contexts that were not seen to end, with the loops that were left."""
+    left: int
+    ended: int
+    """Followed loops that ended; they are not in `count`."""
+    share: float
+    """The probability with which a loop is followed."""
+    n: int
+
+    @property
+    def value(self) -> float:
+        """Never below what was seen not to end; the estimate can be, where nearly all loops end."""
+        return max(self.predicted.value - self.late.value, (self.count - self.left) / self.n)
+
+    @property
+    def predicted(self) -> Ratio:
+        """The ratio if no loop ended."""
+        return Ratio(self.count + self.ended, self.n)
+
+    @property
+    def late(self) -> LateLoops:
+        return LateLoops(self.ended, self.share, self.n)
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        """The intervals of the prediction and of its error, squared and added (Newcombe 1998).
+
+        Contexts that were seen not to end bound the ratio, too. It covers at least 94% (at 95%) from n = 50
+        and 15 followed loops on, by simulation (tests/test_loop_sampling.py).
+        """
+        (low, high), (fewest, most) = self.predicted.interval(confidence), self.late.interval(confidence)
+        estimate = self.predicted.value - self.late.value
+        below = math.hypot(self.predicted.value - low, most - self.late.value)
+        above = math.hypot(high - self.predicted.value, self.late.value - fewest)
+        seen = Ratio(self.count - self.left, self.n).interval(SURE)
+        return max(seen[0], estimate - below), max(seen[1], min(1.0, estimate + above))
+
+
+@dataclass(frozen=True)
+class LateLoops:
+    """The share of contexts that loop and end nevertheless, from a random share of the loops."""
+
+    ended: int
+    share: float
+    n: int
+
+    @property
+    def value(self) -> float:
+        return self.ended / self.share / self.n
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        """A context is followed and ends with the share times what is sought. It has a width even if none did."""
+        if self.share == 1:
+            return self.value, self.value
+        low, high = Estimate(self.ended, self.ended, self.n).interval(confidence)
+        return low / self.share, high / self.share
+
+
+Share = Ratio | Estimate | SampledRatio
+
+
 def count_survivors(ended: Mapping[int, int], n: int, limit: int) -> int:
     """How many of n contexts have no eos among their first `limit` tokens, given how many ended at each step."""
     return n - sum(count for step, count in ended.items() if step <= limit)
@@ -105,7 +177,7 @@ class LengthSummary:
     """At 5, 25, 50, 75 and 95 percent."""
 
 
-def summarize_lengths(ended: Mapping[int, int]) -> LengthSummary | None:
+def summarize_lengths(ended: Mapping[int, float]) -> LengthSummary | None:
     """From how many ended at each length; None if none ended."""
     n = sum(ended.values())
     if not n:

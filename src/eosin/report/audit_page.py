@@ -133,7 +133,7 @@ def choose_overview(records: Sequence[Record], origins: Origins = NOTHING_KNOWN)
 def choose_rows(records: Sequence[Record], most: int) -> list[Record]:
     """Decoders that failed first, each with its eos-keeping form; in the paper's order."""
     rows = pair_decoders(records)
-    failing = [row for row in rows if any(record and record.ratio.value for record in row.records)]
+    failing = [row for row in rows if any(record and not record.all_ended for record in row.records)]
     chosen = [*failing, *(row for row in rows if row not in failing)][:most]
     return [record for row in rows if row in chosen for record in row.records if record]
 

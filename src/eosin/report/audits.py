@@ -12,7 +12,7 @@ from dataclasses import replace
 from eosin.causes import Cause
 from eosin.errors import BadInput
 from eosin.records.record import LoopCount, Record
-from eosin.records.statistics import Estimate, LengthSummary, Ratio
+from eosin.records.statistics import LengthSummary, Share
 from eosin.report.facts import find_differing_facts, list_facts, make_title
 from eosin.report.tables import (
     Column,
@@ -25,7 +25,6 @@ from eosin.report.tables import (
     shorten,
 )
 
-Share = Ratio | Estimate
 Measure = tuple[Column, Callable[[Record], Value]]
 """A column, and its value for a record."""
 
@@ -106,7 +105,19 @@ def tabulate(records: Sequence[Record], measures: Sequence[Measure], subject: st
         columns=tuple(column for column, _ in chosen),
         rows=tuple(tuple(measure(record) for _, measure in chosen) for record in records),
         title=make_title(subject, [record.signature for record in records]),
+        note=describe_sampled_loops(records),
     )
+
+
+def describe_sampled_loops(records: Sequence[Record]) -> str:
+    """How many loops were followed, and what became of them; empty where none was left."""
+    each = [
+        f"of {sum(loops.seen.values()):,} of {record.signature.decoder}, {sum(loops.followed.values()):,} were "
+        f"followed to the limit and {len(loops.ended):,} of these ended"
+        for record in records
+        if (loops := record.counts.sampled).seen
+    ]
+    return f"loops are sampled (--follow-loops 1 follows all): {'; '.join(each)}" if each else ""
 
 
 def tabulate_decoders(records: Iterable[Record], wide: bool = True) -> Table:

@@ -321,7 +321,7 @@ def draw_curve(curve: Curve, x: Scale, find_height: Callable[[float], float], co
 
 FEW_PANELS, LEAST_NUMBER = 3, 1.0
 """Panels that are drawn higher, and the least percentage that is written above its bar."""
-LengthCounts = tuple[str, float, Mapping[int, int]]
+LengthCounts = tuple[str, float, Mapping[int, float]]
 """A label, the percentage that did not end, and how many ended at each length."""
 DATA = "the data"
 
@@ -343,7 +343,7 @@ def bin_lengths(counts: LengthCounts, bounds: Sequence[int]) -> Histogram:
 
 
 def list_record_lengths(record: Record) -> LengthCounts:
-    return record.signature.decoder, to_percent(record.ratio), record.counts.ended
+    return record.signature.decoder, to_percent(record.ratio), record.counts.endings
 
 
 def chart_lengths(distributions: Sequence[LengthCounts], title: str = "") -> Chart:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eosin.errors import BadInput
+from eosin.records.differences import Difference, compare_sampled
 from eosin.records.reading import FiledRecord
 from eosin.records.record import Record
 from eosin.records.statistics import Comparison, compare
-from eosin.report.tables import Column, Table
+from eosin.report.tables import Column, Table, Value
 from eosin.settings import check_known
 
 SIGNIFICANT = 0.05
@@ -25,11 +26,14 @@ class AuditComparison:
     second: str
     limit: int
     counts: Comparison
+    """Loops that were left count as not ended."""
+    sampled: Difference | None = None
+    """Where loops were left, the difference that the followed ones correct."""
 
     @property
     def table(self) -> Table:
         counts = self.counts
-        rows = (
+        rows: tuple[tuple[Value, ...], ...] = (
             ("both ended", counts.neither),
             (f"only {self.first} did not end", counts.only_first),
             (f"only {self.second} did not end", counts.only_second),
@@ -37,12 +41,18 @@ class AuditComparison:
             ("difference of the ratios (percentage points)", 100 * counts.difference),
             ("p-value (McNemar's exact test)", counts.p_value or UNDERFLOW),
         )
+        if self.sampled:
+            low, high = 100 * self.sampled.low, 100 * self.sampled.high
+            corrected = f"{100 * self.sampled.value:.2f} ({low:.2f} to {high:.2f})"
+            rows = *rows[:4], ("difference of the ratios (percentage points, 95% interval)", corrected)
         title = f"{self.first} and {self.second} on the same {counts.n:,} contexts, L {self.limit}"
         return Table((Column("outcome", left=True), Column("number", _format_number)), rows, title, self.sentences)
 
     @property
     def sentences(self) -> str:
         """The result in sentences."""
+        if self.sampled:
+            return describe_sampled(self.sampled)
         counts, n = self.counts, self.counts.n
         first, second = counts.both + counts.only_first, counts.both + counts.only_second
         ratios = (
@@ -65,6 +75,14 @@ class AuditComparison:
         )
 
 
+def describe_sampled(difference: Difference) -> str:
+    is_clear = not difference.low <= 0 <= difference.high
+    return (
+        "Loops that were left count as not ended here; the difference is corrected by those that were followed. "
+        f"It {'is more than' if is_clear else 'may be'} chance."
+    )
+
+
 def _format_number(number: int | float | str) -> str:
     return f"{number:.3g}" if isinstance(number, float) else f"{number:,}" if isinstance(number, int) else number
 
@@ -83,7 +101,9 @@ def compare_audits(filed: Sequence[FiledRecord], first: str, second: str) -> Aud
     if not shared:
         raise BadInput(f"{first!r} and {second!r} have no context in common yet: both audits are unfinished")
     counts = compare([unended[i] for i in shared], [other_unended[i] for i in shared])
-    return AuditComparison(first, second, a.signature.max_steps, counts)
+    is_sampled = any(record.counts.sampled.seen for record in (a, b))
+    sampled = compare_sampled(a.counts, b.counts, shared) if is_sampled else None
+    return AuditComparison(first, second, a.signature.max_steps, counts, sampled)
 
 
 def list_names(filed: FiledRecord) -> list[str]:

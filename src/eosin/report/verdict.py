@@ -51,8 +51,8 @@ class Remedy:
 def find_worst(records: Sequence[Record]) -> Record | None:
     """The counted record that failed most; None if all ended."""
     counted = [record for record in records if not record.signature.estimates_survival]
-    worst = max(counted, key=lambda record: record.ratio.value, default=None)
-    return worst if worst and worst.ratio.value else None
+    worst = max(counted, key=lambda record: (record.ratio.value, not record.all_ended), default=None)
+    return worst if worst and not worst.all_ended else None
 
 
 def name_model(record: Record) -> str:
@@ -79,7 +79,7 @@ def write_verdict(
     yield Sentence(f"{name_model(worst)} does not always stop: {describe_worst(worst)}.", "bad")
     by_model = group_by_model(records)
     yield from describe_remedies(records, elsewhere, origins)
-    ended = [name for name, group in by_model.items() if not any(record.ratio.value for record in group)]
+    ended = [name for name, group in by_model.items() if all(record.all_ended for record in group)]
     if len(by_model) > 1:
         which = f": {', '.join(ended)}" if ended else ""
         yield Sentence(
@@ -144,7 +144,7 @@ def find_remedies(
         *(Remedy(name_model(each), "model", (each,)) for each in others if is_twin(origins, each, failed)),
         *(Remedy(name_model(each), "floor", (each,)) for each in others if each.signature.run == failed.signature.run),
     ]
-    return [each for each in found if each.records and not any(record.ratio.value for record in each.records)]
+    return [each for each in found if each.records and all(record.all_ended for record in each.records)]
 
 
 def is_same_question(record: Record, other: Record) -> bool:
@@ -158,7 +158,7 @@ def is_form(record: Record, failed: Record, decoder: str) -> bool:
 
 def describe_remedies(records: Sequence[Record], elsewhere: Sequence[Record], origins: Origins) -> Iterator[Sentence]:
     """A sentence for each remedy: where it was measured to end. The last one names what has no remedy."""
-    failed = sorted((record for record in records if record.ratio.value), key=lambda record: -record.ratio.value)
+    failed = sorted((record for record in records if not record.all_ended), key=lambda record: -record.ratio.value)
     remedies: dict[tuple[str, str], list[tuple[Record, Remedy]]] = {}
     helpless = []
     for record in failed:
@@ -222,7 +222,7 @@ def describe_lengths(record: Record, origins: Origins) -> str:
 
 def describe_late(records: Sequence[Record]) -> Iterator[Sentence]:
     """Samplers that keep eos end with probability one, but not always before the limit."""
-    failing = (record for record in records if keeps_eos(record.signature.decoder) and record.ratio.value)
+    failing = (record for record in records if keeps_eos(record.signature.decoder) and not record.all_ended)
     if late := list(dict.fromkeys(record.signature.decoder for record in failing)):
         yield Sentence(f"These keep eos, but had not ended on every context at the limit: {', '.join(late)}.")
 
