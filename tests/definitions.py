@@ -130,7 +130,9 @@ def non_monotonic(logits: list[list[float]], eos: int, epsilon: float) -> list[f
 
 def survivals_by(head: str, logits: list[list[float]], eos: int, **settings: float) -> list[float]:
     """1 - p_t(eos) at t = 1, 2, ..., as the definition of a head has it."""
-    assert head in SURVIVALS, f"say what 1 - p(eos) is with {head!r}, in plain Python: a line in SURVIVALS of {__file__}"
+    assert head in SURVIVALS, (
+        f"say what 1 - p(eos) is with {head!r}, in plain Python: a line in SURVIVALS of {__file__}"
+    )
     return SURVIVALS[head](logits, eos, **settings)
 
 
