@@ -128,5 +128,13 @@ def non_monotonic(logits: list[list[float]], eos: int, epsilon: float) -> list[f
     return [(1 - sigmoid(row[eos])) * (1 - epsilon) ** t for t, row in enumerate(logits, start=1)]
 
 
+def survivals_by(head: str, logits: list[list[float]], eos: int, **settings: float) -> list[float]:
+    """1 - p_t(eos) at t = 1, 2, ..., as the definition of a head has it."""
+    assert head in SURVIVALS, (
+        f"say what 1 - p(eos) is with {head!r}, in plain Python: a line in SURVIVALS of {__file__}"
+    )
+    return SURVIVALS[head](logits, eos, **settings)
+
+
 SURVIVALS = {"softmax": softmax, "self-terminating": self_terminating, "non-monotonic": non_monotonic}
 """1 - p_t(eos) at t = 1, 2, ..., from the logits of each step, the token eos and the settings of the head."""

@@ -280,8 +280,7 @@ WITHOUT_FLOAT64 = 2
 """So many waits more where the arithmetic of decoding is done on the CPU."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("what", BUDGETS)
+@pytest.mark.parametrize(("what", "kind"), crossed(BUDGETS, KINDS))
 def test_a_step_keeps_to_its_budget(what: str, kind: str):
     most_launched, most_waited = BUDGETS[what]
     step = count_step(what, float64=kind == "float64")

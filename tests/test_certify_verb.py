@@ -76,6 +76,8 @@ def test_what_ends_already_needs_no_floor(capsys: pytest.CaptureFixture[str]):
     found = json.loads(capsys.readouterr().out)
     assert [found[spec]["within_budget"] for spec in ("greedy", "beam:4")] == [True, False]
     assert set(found["beam:4"]["floor"]) == {"epsilon", "grace"}
+    assert run("certify", "st", "greedy", "--budget", "70") == 0
+    assert "if the model is trained with" not in capsys.readouterr().out
 
 
 def test_the_floored_model(capsys: pytest.CaptureFixture[str]):

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from members import neural
+from members import crossed, neural
 from torch.testing import assert_close
 
 import eosin
@@ -301,8 +301,7 @@ def hostile_starts(cycle, width: int):
     return cycle.centre + directions / directions.norm(dim=1, keepdim=True) * cycle.radius * lengths[:, None]
 
 
-@pytest.mark.parametrize("through", CANCELLING)
-@pytest.mark.parametrize("core", RECURRENT)
+@pytest.mark.parametrize(("through", "core"), crossed(CANCELLING, RECURRENT))
 @torch.no_grad()
 def test_what_cancels_is_not_proved_unless_it_goes_on(core: str, through: str):
     """Measured from sixteen random directions, the rounding of such a model is a fraction of what it can be."""

@@ -56,7 +56,7 @@ def test_code_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: pyt
 def test_the_skeletons_pass_the_type_checker(tmp_path: Path):
     text = (ROOT / "docs/adding.md").read_text(encoding="utf-8")
     skeletons = tmp_path / "skeletons.py"
-    skeletons.write_text("\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)), encoding="utf-8")
+    skeletons.write_text("\n".join(re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.M | re.S)), encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--allow-untyped-calls"]
     checked = subprocess.run([*command, str(skeletons)], cwd=ROOT, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from definitions import SURVIVALS
+from definitions import SURVIVALS, survivals_by
 from hypothesis import given
 from hypothesis import strategies as st
 from members import BOUNDED, EOS, EPSILON, VOCAB, logit_against_eos, neural, prefixes
@@ -34,7 +34,7 @@ def run(layer, eos_logits: torch.Tensor) -> torch.Tensor:
 
 def defined(head: str, eos_logits: torch.Tensor, settings: dict) -> torch.Tensor:
     """1 - p_t(eos) by definition, of logits that are those of eos alone."""
-    rows = [SURVIVALS[head]([[z] for z in row], 0, **settings) for row in eos_logits.tolist()]
+    rows = [survivals_by(head, [[z] for z in row], 0, **settings) for row in eos_logits.tolist()]
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -76,7 +76,7 @@ def test_distribution_is_the_definition(head: str):
     probs = logits.dense().softmax(-1)
     plain = (logits.source if isinstance(logits, Rewritten) else logits).dense()
     others = [token for token in range(VOCAB) if token != EOS]
-    rows = [SURVIVALS[head](row, EOS, **HEADS[head].examples[0]) for row in plain.tolist()]
+    rows = [survivals_by(head, row, EOS, **HEADS[head].examples[0]) for row in plain.tolist()]
     expected_survival = torch.tensor(rows, dtype=torch.float64)
     assert_close(probs[..., EOS], 1 - expected_survival, rtol=1e-9, atol=1e-12)
     rest = plain[..., others].softmax(-1) * expected_survival[..., None]
@@ -104,7 +104,7 @@ def test_the_bound_holds_for_adversarial_logits_and_never_rises(head: str, setti
         survival = run(layer, torch.full((1, 1500), eos_logit))
         assert (survival[0] <= bound * (1 - 1e-12)).all()
         assert not survival.isnan().any()
-    assert layer.grounds.startswith("p(eos) ")
+    assert "p(eos)" in layer.grounds
 
 
 @pytest.mark.parametrize(("head", "settings"), EXAMPLES, ids=str)

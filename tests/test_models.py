@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from members import EOS, NEURAL, VOCAB, Specimen, neural, prefixes
+from members import EOS, NEURAL, VOCAB, Specimen, crossed, neural, prefixes
 from torch.testing import assert_close
 
 from eosin.decoding.distribution import Workspace, survey
@@ -201,9 +201,7 @@ def test_layers_are_torch_s_own_stack(kind: str, module: str):
         assert_close(ours, torch_s)
 
 
-@pytest.mark.parametrize("core", ["tanh", "lstm", "gru"])
-@pytest.mark.parametrize("width", [50, 100, 256])
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("core", "width", "threads"), crossed(["tanh", "lstm", "gru"], [50, 100, 256], [1, 2, 3]))
 def test_a_row_s_bits_do_not_depend_on_its_company(core: str, width: int, threads: int):
     """In float32, also at widths that are no multiple of a vector's length, from the smallest batch on."""
     before = torch.get_num_threads()

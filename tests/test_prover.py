@@ -49,8 +49,7 @@ def audited(model, contexts, spec: str, **settings):
     return audit.by_decoder[spec].counts, completions
 
 
-@pytest.mark.parametrize("spec", ["greedy", "nucleus:0.2", "min-p:0.5", "top-k:2"])
-@pytest.mark.parametrize("core", RECURRENT)
+@pytest.mark.parametrize(("core", "spec"), crossed(RECURRENT, ["greedy", "nucleus:0.2", "min-p:0.5", "top-k:2"]))
 def test_what_is_proved_goes_on_as_was_proved(core: str, spec: str):
     proved = 0
     for seed, dtype in ((0, torch.float32), (1, torch.float64)):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from members import MODELS, VOCAB
+from members import MODELS, VOCAB, crossed
 
 import eosin
 from eosin.causes import Cause
@@ -30,9 +30,13 @@ def cut(tokens: list[int], strings: tuple[str, ...]) -> tuple[list[int], bool]:
     return tokens, False
 
 
-@pytest.mark.parametrize("pool", [2, 100])
-@pytest.mark.parametrize("decoder", ["greedy", "ancestral", "nucleus:0.6", "consistent-top-k:2"])
-@pytest.mark.parametrize("strings", [("b",), ("ab", "cc"), ("dad",), ("zz",)], ids=str)
+STRINGS = [("b",), ("ab", "cc"), ("dad",), ("zz",)]
+
+
+@pytest.mark.parametrize(
+    ("strings", "decoder", "pool"),
+    crossed(STRINGS, ["greedy", "ancestral", "nucleus:0.6", "consistent-top-k:2"], [2, 100]),
+)
 def test_a_completion_is_cut_after_the_first_stop_string(strings: tuple[str, ...], decoder: str, pool: int):
     for specimen in CHOSEN:
         prefixes = torch.randint(0, VOCAB - 1, (9, 3), generator=torch.Generator().manual_seed(0))

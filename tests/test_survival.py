@@ -103,7 +103,7 @@ def test_a_weight_of_zero_is_a_weight():
 @pytest.mark.parametrize("spec", SAMPLERS)
 def test_the_mean_weight_is_the_share_that_survives(spec: str):
     """Against counting, for every rule, on a model that mixes ends with loops."""
-    model, n, steps = next(m for m in MODELS if m.name == "lively-lstm").model, 400, 12
+    model, n, steps = next(m for m in MODELS if m.name == "lively-lstm").model, 200, 12
     if not fits(spec, VOCAB):
         pytest.skip("does not fit")
     contexts = prefixes(1).expand(n, -1)

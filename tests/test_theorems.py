@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from members import EPSILON, RULES, logit_against_eos, neural, prefixes
+from members import EPSILON, RULES, crossed, logit_against_eos, neural, prefixes
 
 import eosin
 from eosin.decoding.distribution import Workspace, survey
@@ -54,8 +54,7 @@ def test_3_4_is_the_ordinary_class_with_the_weights_of_the_proof():
     assert (model.output.weight[0, :upper] < 0).all()
 
 
-@pytest.mark.parametrize("vocab", [2, 5, 12])
-@pytest.mark.parametrize("eos_id", [0, 1])
+@pytest.mark.parametrize(("vocab", "eos_id"), crossed([2, 5, 12], [0, 1]))
 def test_3_4_incomplete_decoders_never_end(vocab: int, eos_id: int):
     model = build_theorem_3_4(vocab, eos_id)
     specs = ["greedy", *(f"beam:{k}" for k in (1, vocab - 1)), f"beam:{vocab - 1},stop=first"]
@@ -70,8 +69,7 @@ def test_3_4_incomplete_decoders_never_end(vocab: int, eos_id: int):
 CONSISTENT = [f"consistent-{rule.parse(rule.examples[0])}" for rule in TRUNCATIONS.values()]
 
 
-@pytest.mark.parametrize("vocab", [2, 8])
-@pytest.mark.parametrize("spec", ["ancestral", "nucleus:1", "top-k:{vocab}", *CONSISTENT])
+@pytest.mark.parametrize(("vocab", "spec"), crossed([2, 8], ["ancestral", "nucleus:1", "top-k:{vocab}", *CONSISTENT]))
 def test_3_4_the_model_itself_is_consistent(vocab: int, spec: str):
     """Ancestral sampling, a complete top-k and every consistent variant end."""
     found = eosin.decode(build_theorem_3_4(vocab), prefixes(8, vocab=vocab), spec.format(vocab=vocab), max_steps=20_000)

@@ -308,15 +308,16 @@ def test_a_corpus_of_another_tokenizer_is_not_taken_for_the_same(place: Path, tm
         config.open_corpus(tmp_path)
 
 
-def test_lines_longer_than_the_positions_are_cut_off_in_evaluation(place: Path, tmp_path: Path):
+def test_lines_and_completions_end_with_the_positions(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     long = " ".join(real_sentences(60))
     text = write_lines(tmp_path / "text.txt", [*real_sentences(60), *[long] * 20])
-    config = settings(place, data={"source": str(text)}, training={"steps": 1})
+    config = settings(place, data={"source": str(text)}, training={"steps": 1, "tokens": 600})
     corpus = config.open_corpus(tmp_path)
     assert corpus.splits["valid"].lengths.max() > 512
+    assert corpus.splits["train"].lengths.max() > 512
     assert train(config, corpus, tmp_path / "run")["valid_perplexity"] > 1
-    with pytest.raises(BadInput, match="more than the 512 positions"):
-        train(settings(place, data={"source": str(text)}, training={"tokens": 600}), corpus, tmp_path / "other")
+    main(["decode", str(tmp_path / "run"), "--prompt", "The ship was"])
+    assert re.search(r"a completion has at most 5\d\d tokens", capsys.readouterr().err)
 
 
 def test_a_full_disk_while_exporting_is_one_line_and_the_same_command_goes_on(

@@ -14,7 +14,7 @@ from typing import Any
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
-FIRST = 20
+FIRST = 3
 THEN_EVERY = 50
 
 # an int will do for a float, as PEP 484 has it
@@ -33,15 +33,16 @@ def check_first_calls(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
             if dataclasses.is_dataclass(decorated) and "__init__" in vars(decorated):
                 decorated.__init__ = decorate(decorated.__init__, typechecker=typechecker)
             return decorated
-        with_checks = jaxtyped(decorated, typechecker=typechecker)
-        key = id(with_checks)
+        # to make a checked function takes a millisecond, and most are never called
+        make_checked = functools.cache(functools.partial(jaxtyped, decorated, typechecker=typechecker))
+        key = id(make_checked)
 
         @functools.wraps(decorated)
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             calls[key] += 1
             if calls[key] <= FIRST or calls[key] % THEN_EVERY == 0:
-                return with_checks(*args, **kwargs)
+                return make_checked()(*args, **kwargs)
             return decorated(*args, **kwargs)
 
         return call

@@ -73,7 +73,8 @@ def format_certificates(model: Generative, certificates: dict[str, Certificate],
     if budget is None:
         return [str(certificate) for certificate in certificates.values()]
     proposals = [f"{each}\n  {propose_floor(model, spec, each, budget)}" for spec, each in certificates.items()]
-    return [*proposals, propose_head(budget)]
+    ended = all(each.ends_within(budget) for each in certificates.values())
+    return proposals if ended else [*proposals, propose_head(budget)]
 
 
 def propose_floor(model: Generative, spec: str, certificate: Certificate, budget: int) -> str:

@@ -143,7 +143,7 @@ def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None
         "--max-steps",
         type=int,
         metavar="L",
-        help=f"longest completion (default: {MAX_STEPS}; hf: models what their window leaves, at most {MAX_HUB_STEPS})",
+        help=f"longest completion (default: {MAX_STEPS}, hf: models {MAX_HUB_STEPS}; less if its window is short)",
     )
     add("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
     add("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
@@ -308,17 +308,19 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
 
 
 def choose_max_steps(loaded: LoadedModel, prefixes: Prefixes, options: argparse.Namespace) -> int:
-    """The limit that is given, or the usual one. A note on standard error says the one of a model of Hugging Face."""
+    """The limit that is given, or the usual one that the window leaves. A note on standard error says a lower one."""
     if options.max_steps is not None:
         return options.max_steps
-    if not loaded.name.startswith(HUB):
-        return MAX_STEPS
+    usual = MAX_HUB_STEPS if loaded.name.startswith(HUB) else MAX_STEPS
     window = window_of(loaded.model)
-    left = MAX_HUB_STEPS if window is None else window - max(map(len, prefixes)) + 1
+    left = usual if window is None else window - max(map(len, prefixes)) + 1
     if left < 1:
         return 1  # too much for the window, as decoding will say
-    steps = min(MAX_HUB_STEPS, left)
-    sys.stderr.write(f"eosin {options.command}: a completion has at most {steps:,} tokens; --max-steps changes that\n")
+    steps = min(usual, left)
+    if steps < MAX_STEPS:
+        sys.stderr.write(
+            f"eosin {options.command}: a completion has at most {steps:,} tokens; --max-steps changes that\n"
+        )
     return steps
 
 

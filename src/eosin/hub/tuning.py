@@ -56,7 +56,7 @@ class FineTuning:
     validate_every: int = 5_000
     """FineTuning between two validations."""
     tokens: int = 1024
-    """Maximum tokens in a batch, padding included; longer lines are cut off."""
+    """Maximum tokens in a batch, padding included. Lines are cut off there, and at the positions of the model."""
     learning_rate: float = 5e-5
     """Of Adam, at the start; the default of transformers."""
     clip: float = 1.0
@@ -188,11 +188,7 @@ class FineTuner(Trainer):
 
     def __init__(self, config: FineTuningConfig, corpus: Corpus, device: torch.device, precision: str = "float32"):
         super().__init__(config, corpus, device, precision)
-        window = self.model.window
-        if window is not None and self.settings.tokens > window:
-            raise BadInput(
-                f"[training] tokens is {self.settings.tokens}, more than the {window} positions of the model; lower it"
-            )
+        self.longest_line = min(self.settings.tokens, self.model.window or self.settings.tokens)
 
     @property
     def is_over(self) -> bool:
@@ -210,13 +206,13 @@ class FineTuner(Trainer):
 
     def _stream_batches(self) -> Iterator[Tensor]:
         tokens = self.settings.tokens
-        lengths = (self.corpus.train.lengths + 1).clamp(max=tokens)  # the first token is read too
+        lengths = (self.corpus.train.lengths + 1).clamp(max=self.longest_line)  # the first token is read too
         for number in itertools.count():
             seed = derive_seed(self.settings.seed, "order", number)
             yield from plan_shuffled(lengths, max(1, tokens // SHORTEST), seed, tokens)
 
     def gather_batch(self, rows: Rows) -> Batch:
-        return gather(self.corpus.train, rows, most=self.settings.tokens - 1)
+        return gather(self.corpus.train, rows, most=self.longest_line - 1)
 
     def get_divisor(self, batch: Batch) -> int:
         """A constant: with a mean, tokens in batches of short lines would weigh more."""

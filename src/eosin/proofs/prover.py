@@ -111,14 +111,15 @@ class Prover:
 
     def _is_recurrence(self, start: Sighting, turn: Sequence[int]) -> bool:
         """Whether the tokens of one turn, read once more, are forced and bring the state back."""
-        state, forced = start.state, torch.ones_like(start.token, dtype=torch.bool)
+        state = start.state
         for token, following in zip(turn, [*turn[1:], turn[0]], strict=True):
             logits, state = self.model.step(torch.full_like(start.token, token), state)
             next_token = survey(as_logits(logits), 1, self.workspace)
             numbers = torch.zeros(1, 2, dtype=torch.float64, device=next_token.device)
             chosen, kept = self.decoder.choose(next_token, numbers), self.decoder.kept(next_token).sum(1)
-            forced = forced & ((chosen == following) & (kept <= 1)).to(forced.device)
-        return bool((forced & state.same(start.state)).all())
+            if not bool((chosen == following) & (kept <= 1)):
+                return False  # a sampler with a choice is back in one state again and again: most turns fail at once
+        return bool(state.same(start.state).all())
 
     def _try_cycle(self, dynamics: Dynamics, turn: list[int], now: Sighting, row: int) -> None:
         """Prove the cycle, if it is new or if rows still go around it long after the last attempt.
