@@ -12,6 +12,7 @@ from typing import Any
 from eosin.contracts import Generative, Words
 from eosin.decoding.job import check_model
 from eosin.errors import BadInput
+from eosin.published import find_published
 from eosin.python_files import run_python_file
 from eosin.storage.files import OWN
 
@@ -61,9 +62,10 @@ def parse_name(name: str) -> tuple[Path, str]:
     if not file or not function.isidentifier():
         example = name.removeprefix(OWN) if name.endswith(".py") else "model.py"
         raise BadInput(f"{name} names no function: say {OWN}FILE:FUNCTION, as in {OWN}{example}:load")
-    if not Path(file).is_file():
+    path = find_published(file)
+    if not path.is_file():
         raise BadInput(f"{name}: there is no file {file}")
-    return Path(file), function
+    return path, function
 
 
 def find_function(name: str, file: Path, function: str) -> Callable[[], object]:

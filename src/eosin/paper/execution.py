@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,13 @@ import eosin
 from eosin.auditing.audit import audit
 from eosin.bundled_runs import BUNDLED_RUNS
 from eosin.causes import Cause
-from eosin.contracts import LanguageModel, Traceable
+from eosin.contracts import Generative, LanguageModel, Movable, Traceable
 from eosin.data.corpus import Corpus
 from eosin.data.sources import SPLITS
 from eosin.data.tokenizer import Tokenizer
 from eosin.decoding.decode import complete
 from eosin.decoding.floor import Floor
-from eosin.decoding.job import Job
+from eosin.decoding.job import Job, Prefixes
 from eosin.decoding.loop import unroll
 from eosin.decoding.loops import Tail, tail_of
 from eosin.decoding.spec import parse_decoder
@@ -37,9 +38,21 @@ from eosin.events import Event, Watch, ignore
 from eosin.loading import open_run, parse_settings
 from eosin.models.checkpoint import WEIGHTS
 from eosin.outcome import Completion
+from eosin.own_models import open_own_model
 from eosin.paper.exhibits import find_model
-from eosin.paper.plan import AuditRun, Changes, MeasureBundled, Piece, Plan, PrepareCorpus, TraceExamples, TrainRun
+from eosin.paper.plan import (
+    AuditRun,
+    AuditPublished,
+    Changes,
+    MeasureBundled,
+    Piece,
+    Plan,
+    PrepareCorpus,
+    TraceExamples,
+    TrainRun,
+)
 from eosin.paper.results import AnyEntry, Machine, Results, read_finished_records
+from eosin.published import read_sequences
 from eosin.records.record import Record, read_records
 from eosin.report.traces import Example, ExampleLoop, ExampleStep
 from eosin.storage.files import hash_files
@@ -115,7 +128,7 @@ def check_plan(plan: Plan, device: str, precision: str) -> None:
     """Raise BadInput for mistakes that would otherwise show in the middle of the work."""
     choose_precision(precision, choose_device(device))
     traced = [decoder for piece in plan.examples for _, decoder in piece.decodings]
-    for specification in {*traced, *(spec for piece in plan.audits for spec in piece.decoders)}:
+    for specification in {*traced, *(spec for piece in [*plan.audits, *plan.published] for spec in piece.decoders)}:
         parse_decoder(specification)
     for training in plan.trainings:
         load_settings(training.model, training.changes, training.seed)
@@ -229,9 +242,39 @@ def measure_bundled(runner: Runner, piece: MeasureBundled) -> EntryFields:
 
 
 def audit_run(runner: Runner, piece: AuditRun) -> EntryFields:
-    run, out = runner.open_run(piece.run), runner.results.folder / piece.file
+    run = runner.open_run(piece.run)
     model, prefixes = runner.load_model(run, piece.floor), run.corpus.take_contexts(piece.contexts, piece.count or None)
-    about = {**run.origin, "run": piece.run, "contexts_from": piece.contexts, "dtype": "float32"}
+    count_decoders(runner, piece, model, prefixes, {**run.origin, "dtype": "float32"}, run.tokenizer.decode)
+    if not piece.floor:
+        return {}
+    return {"perplexity": {"test": runner.measure_perplexity(model, run.corpus, run.settings.measured_lines)}}
+
+
+def audit_published(runner: Runner, piece: AuditPublished) -> EntryFields:
+    own, texts = open_own_model(piece.model), read_sequences(piece.sequences)
+    if own.words is None:
+        raise BadInput(f"{piece.model} must return words too, which read real sequences as tokens")
+    rows = [list(own.words.encode(each.text)) for each in texts[: piece.count or None]]
+    prefixes = [row[:length] for row in rows for length in piece.prefixes or (len(row),)]
+    device = choose_device(runner.device)
+    model: Any = own.model.to(device) if isinstance(own.model, Movable) else own.model
+    model = Floor(model, piece.floor) if piece.floor else model
+    count_decoders(runner, piece, model, prefixes, {"model_from": piece.model}, own.words.decode)
+    rest = Counter(len(row) + 1 - length for row in rows for length in piece.prefixes)  # with eos
+    return {"continuations": sorted(rest.items())}
+
+
+def count_decoders(
+    runner: Runner,
+    piece: AuditRun,
+    model: Generative,
+    prefixes: Prefixes,
+    about: dict[str, Any],
+    text_of: Callable[[list[int]], str],
+) -> None:
+    """Write the records of an audit."""
+    out = runner.results.folder / piece.file
+    about = {**about, "run": piece.run, "contexts_from": piece.contexts}
     bar = tqdm(total=len(prefixes) * len(piece.decoders), desc=piece.name, disable=None, delay=2, leave=False)
     with bar, use_threads(runner.threads or read_threads(out)):
 
@@ -248,12 +291,9 @@ def audit_run(runner: Runner, piece: AuditRun) -> EntryFields:
             out=out,
             about={**about, **({"floor": piece.floor} if piece.floor else {})},
             watch=watch,
-            text_of=run.tokenizer.decode,
+            text_of=text_of,
         )
     merge_shards(out, piece.decoders, len(prefixes))
-    if not piece.floor:
-        return {}
-    return {"perplexity": {"test": runner.measure_perplexity(model, run.corpus, run.settings.measured_lines)}}
 
 
 def read_threads(out: Path) -> int | None:
@@ -361,5 +401,6 @@ WORK: dict[type[Piece], Callable[[Runner, Any], EntryFields | None]] = {
     TrainRun: train_run,
     MeasureBundled: measure_bundled,
     AuditRun: audit_run,
+    AuditPublished: audit_published,
     TraceExamples: trace_examples,
 }

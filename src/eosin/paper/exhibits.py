@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from eosin.data.sources import CONTEXTS
 from eosin.errors import BadInput
 from eosin.settings import build, check_known, expand_sweep, read_toml
+from eosin.storage.files import OWN
 
 CONFIGS = Path(str(files("eosin") / "configs"))
-EXHIBITS = CONFIGS / "exhibits"
+EXHIBITS, PUBLISHED = CONFIGS / "exhibits", CONFIGS / "published"
 
 
 class PaperNumber(NamedTuple):
@@ -63,6 +64,42 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class PublishedModel:
+    """A model that others trained, and how it is audited."""
+
+    path: str
+    """Its name, or the path of its file."""
+    label: str
+    model: str
+    """MODEL as `eosin audit` takes it, as py:FILE:FUNCTION."""
+    about: str
+    """What it is, and who made it."""
+    licence: str
+    """Of the weights."""
+    contexts: str
+    """A file of real sequences, in JSON lines."""
+    decoders: tuple[str, ...]
+    prefixes: tuple[int, ...] = ()
+    """How many tokens each prefix of a sequence has; without any, the whole text is one."""
+    sequences: int = 0
+    """How many are taken; 0 is all."""
+    max_steps: int = 0
+    """The L of this model; 0 is the preset's."""
+    floor: float = 0.0
+    """Epsilon of a termination floor, under which greedy decoding is audited too; 0 is none."""
+
+    def __post_init__(self) -> None:
+        if not self.model.startswith(OWN) or not self.decoders:
+            raise ValueError(f"a published model is {OWN}FILE:FUNCTION with decoders, got {self.model!r}")
+        if min((*self.prefixes, 1)) < 1 or min(self.sequences, self.max_steps) < 0 or not 0 <= self.floor < 1:
+            raise ValueError("prefixes are at least 1, sequences and max_steps at least 0, and a floor is below 1")
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name.removesuffix(".toml")
+
+
+@dataclass(frozen=True)
 class Exhibit:
     """One table or figure."""
 
@@ -86,6 +123,7 @@ class Exhibit:
     """How many contexts of each pair are shown."""
     models: tuple[ExhibitModel, ...] = ()
     pairs: tuple[Pair, ...] = ()
+    published: tuple[PublishedModel, ...] = ()
 
     def __post_init__(self) -> None:
         for contexts in self.contexts:
@@ -188,6 +226,12 @@ def resolve_name(name: str) -> str:
     return str(Path(name).resolve()) if name.endswith(".toml") else name
 
 
+def load_published(name: str) -> PublishedModel:
+    """A model that others trained by name, or by the path of its file."""
+    path = find_file(name, PUBLISHED, "a published model")
+    return build(PublishedModel, {**read_toml(path), "path": resolve_name(name)}, path.stem)
+
+
 def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
     """A bundled exhibit by name, or one of your own by its path; {tokenization} in it is replaced."""
     path = find_file(name, EXHIBITS, "an exhibit")
@@ -195,7 +239,8 @@ def load_exhibit(name: str, tokenization: str = "bpe") -> Exhibit:
     try:
         models = [build(ExhibitModel, each, "models") for each in table.get("models", ())]
         pairs = [build(Pair, each, "pairs") for each in table.get("pairs", ())]
-        built = {"models": models, "pairs": pairs, "path": resolve_name(name)}
+        published = [load_published(each) for each in table.get("published", ())]
+        built = {"models": models, "pairs": pairs, "published": published, "path": resolve_name(name)}
         return build(Exhibit, {**table, **built}, path.stem)
     except (TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not an exhibit: {error}") from error

@@ -18,10 +18,11 @@ from typing import Any, ClassVar, TypeVar
 
 from eosin.bundled_runs import BUNDLED_RUNS
 from eosin.data.sources import BUNDLED, open_source
-from eosin.paper.exhibits import Exhibit, ExhibitModel, Pair, find_model
+from eosin.paper.exhibits import Exhibit, ExhibitModel, Pair, PublishedModel, find_model
 from eosin.paper.presets import Preset
+from eosin.published import find_published
 from eosin.settings import label_settings, list_changes, merge, parse_assignment, read_with_bases
-from eosin.storage.files import hash_files
+from eosin.storage.files import hash_file, hash_files
 
 Changes = dict[str, dict[str, Any]]
 
@@ -143,6 +144,24 @@ class AuditRun(Piece):
 
 
 @dataclass(frozen=True)
+class AuditPublished(AuditRun):
+    """Audit decoders with a model that others trained, on prefixes of real sequences."""
+
+    model: str = ""
+    prefixes: tuple[int, ...] = ()
+    sequences: str = ""
+    """The file of real sequences, of which `count` are taken."""
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return {**super().inputs, "texts": hash_file(find_published(self.sequences))}
+
+    @property
+    def needed_runs(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
 class TraceExamples(Piece):
     """Trace contexts that a baseline does not end, with the baseline and with its remedy."""
 
@@ -195,7 +214,7 @@ class Plan:
         work: list[Piece] = []
         for run, piece in self.run_pieces.items():
             work += [piece, *(audit for audit in self.audits if audit.run == run)]
-        return [*self.corpora, *work, *self.examples]
+        return [*self.corpora, *work, *self.published, *self.examples]
 
     @cached_property
     def run_pieces(self) -> dict[str, RunPiece]:
@@ -229,6 +248,11 @@ class Plan:
         return merge_audits(self._iterate_audits())
 
     @cached_property
+    def published(self) -> list[AuditPublished]:
+        models = (each for exhibit in self.exhibits for each in exhibit.published)
+        return drop_duplicates(audit for each in models for audit in self.plan_published(each))
+
+    @cached_property
     def examples(self) -> list[TraceExamples]:
         pairs = ((pair, exhibit.shown) for exhibit in self.exhibits for pair in exhibit.pairs)
         return drop_duplicates(self.plan_examples(pair, shown) for pair, shown in pairs)
@@ -256,6 +280,20 @@ class Plan:
 
     def plan_audit(self, run: str, decoders: Sequence[str] = (), contexts: str = "test", **how: Any) -> AuditRun:
         return AuditRun(run, contexts, self.preset.contexts, self.preset.max_steps, tuple(decoders), **how)
+
+    def plan_published(self, model: PublishedModel) -> list[AuditPublished]:
+        """The audit of a model that others trained and, if it has a floor, that of greedy decoding on the floor."""
+        plain = AuditPublished(
+            model.name,
+            find_published(model.contexts).stem,
+            model.sequences,
+            model.max_steps or self.preset.max_steps,
+            model.decoders,
+            model=model.model,
+            prefixes=model.prefixes,
+            sequences=model.contexts,
+        )
+        return [plain, *([replace(plain, decoders=("greedy",), floor=model.floor)] if model.floor else [])]
 
     def plan_examples(self, pair: Pair, shown: int) -> TraceExamples:
         """Examples are of the first initialisation."""

@@ -62,7 +62,10 @@ class Reproduction:
         claims = {CLAIMS: tabulate_claims(self.judged)} if self.judged else {}
         self.tables = {**claims, **{data.exhibit.name: KINDS[data.exhibit.kind](data) for data in self.exhibits}}
         """By name, as machines read them: one table for each exhibit."""
-        self._split = {CLAIMS, *(data.exhibit.name for data in self.exhibits if data.exhibit.kind == "ratios")}
+        self._split = {
+            CLAIMS,
+            *(data.exhibit.name for data in self.exhibits if data.exhibit.kind in ("ratios", "published")),
+        }
 
     def list_parts(self, name: str) -> list[Table]:
         """A table as people read it: one table for each model."""

