@@ -57,6 +57,13 @@ def check_words(name: str, words: object, eos_ids: Sequence[int]) -> None:
             raise BadInput(f"{name}: words must decode any tokens to a text; [{token}] gave {text!r}")
 
 
+def encode_text(words: Words, text: str) -> list[int]:
+    try:
+        return list(words.encode(text))
+    except (ValueError, KeyError) as error:
+        raise BadInput(f"the prompt {text!r} cannot be read as tokens: {type(error).__name__}: {error}") from error
+
+
 def parse_name(name: str) -> tuple[Path, str]:
     file, _, function = name.removeprefix(OWN).rpartition(":")
     if not file or not function.isidentifier():

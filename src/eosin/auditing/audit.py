@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -118,8 +119,9 @@ def audit(
               random generator; its records are reused only under the same name
     text_of   decodes tokens to text, so that records can show loops
     stop      strings that end a completion; with them nothing is proved
-    watch     gets the events "step" (contexts, rows), "completion" (completion, decoder) and "shard" (record);
-              if it raises `Stopped`, the audit ends, and finished shards are in `out`
+    watch     gets the events "step" (contexts, rows), "completion" (completion, decoder), "shard" (record) and
+              "decoder" (record, seconds), when all contexts of a decoder are counted; if it raises `Stopped`, the audit
+              ends, and finished shards are in `out`
 
     The other arguments are those of `eosin.decode`.
     """
@@ -144,6 +146,7 @@ def audit(
             shards = {record.signature.shard for record in done if record.signature.decoder == str(decoder)}
             if ALL in shards:
                 continue
+            started = time.monotonic()
             prover = prover_of(model, decoder, steady) if signature["proofs"] else None
             sampler = LoopSampler(follow_loops, job.seed) if follow_loops < 1 and may_loop(model, decoder) else None
             counter = ShardCounter(job, decoder, wanted[str(decoder)], prover, sampler, text_of)
@@ -152,6 +155,8 @@ def audit(
                 write(record)
                 done.append(record)
                 watch(Event("shard", {"record": record}))
+            found = [record for record in done if record.signature.decoder == str(decoder)]
+            watch(Event("decoder", {"record": add_shards(found)[0], "seconds": time.monotonic() - started}))
     return Audit([record for record in done if record.signature.decoder in wanted], steady)
 
 

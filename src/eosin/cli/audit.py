@@ -34,7 +34,7 @@ from eosin.cli.model import (
     parse_decoders,
 )
 from eosin.cli.numbers import real_number, whole_number
-from eosin.cli.progress import count_events
+from eosin.cli.progress import announce_decoder, count_events
 from eosin.cli.terminal import escape_for_terminal
 from eosin.contracts import Decoder
 from eosin.errors import BadInput
@@ -229,6 +229,7 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
 
         def watch(event: Event) -> None:
             progress(event)
+            announce_decoder(event, sys.stderr)
             writer(event)
             keeper(event)
 

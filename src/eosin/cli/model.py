@@ -26,7 +26,7 @@ from eosin.decoding.stopping import StopStrings
 from eosin.devices import PRECISIONS, Network, choose_device, has_float64
 from eosin.errors import BadInput
 from eosin.loading import import_hub, open_run
-from eosin.own_models import open_own_model
+from eosin.own_models import encode_text, open_own_model
 from eosin.proofs.prover import Prover, prover_of
 from eosin.records.reading import choose_audit_folder
 from eosin.storage.files import HUB, OWN
@@ -181,6 +181,9 @@ def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
     device, dtype = choose_device(given["device"]), DTYPES.get(options.dtype)
     if dtype is torch.float64 and not has_float64(device):
         raise BadInput(f"--dtype float64: device {device.type} has no float64; choose float32, or --device cpu")
+    if name.startswith((HUB, OWN)) and not sys.stderr.isatty():
+        sys.stderr.write(f"eosin {options.command}: reading {name}\n")
+        sys.stderr.flush()
     if name.startswith(HUB):
         return open_hub_model(name, given, device, dtype)
     for option in ("eos", "trust_remote_code", "chat", "prompt_tokens"):
@@ -241,13 +244,7 @@ class Tokens:
         return self.words.decode([token])
 
     def encode_prompts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        return [self._encode(text) for text in check_texts(prompts)]
-
-    def _encode(self, text: str) -> list[int]:
-        try:
-            return list(self.words.encode(text))
-        except (ValueError, KeyError) as error:
-            raise BadInput(f"the prompt {text!r} cannot be read as tokens: {type(error).__name__}: {error}") from error
+        return [encode_text(self.words, text) for text in check_texts(prompts)]
 
 
 class NumbersAsWords:

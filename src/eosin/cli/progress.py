@@ -9,9 +9,14 @@ from typing import Any
 
 from tqdm import tqdm
 
+from eosin.cli.terminal import format_duration
 from eosin.events import Event, Stopped, Watch
+from eosin.report.audits import format_row
 
 FORMAT = "{desc} {percentage:3.0f}% {bar:8} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
+
+PATIENCE = 2
+"""Seconds for which nothing is shown."""
 
 
 class Bar:
@@ -30,7 +35,13 @@ class Bar:
             self.close()
             self.label = label
             self.bar = tqdm(
-                total=total, initial=done - 1, desc=label, bar_format=FORMAT, disable=None, delay=2, leave=False
+                total=total,
+                initial=done - 1,
+                desc=label,
+                bar_format=FORMAT,
+                disable=None,
+                delay=PATIENCE,
+                leave=False,
             )
         self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(done - self.bar.n)
@@ -41,6 +52,13 @@ class Bar:
         if self.bar is not None:
             self.bar.close()
         self.bar = None
+
+
+def announce_decoder(event: Event, file: Any) -> None:
+    """Print a decoder's row when it is finished, if that took long."""
+    if event.kind == "decoder" and event.facts["seconds"] > PATIENCE:
+        tqdm.write(f"    {format_row(event.facts['record'])}; {format_duration(event.facts['seconds'])}", file=file)
+        file.flush()
 
 
 @contextmanager

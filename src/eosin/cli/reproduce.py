@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from eosin.cli.numbers import DEVICE_HELP, whole_number
 from eosin.cli.terminal import format_duration
 from eosin.errors import BadInput
-from eosin.events import Stopped
+from eosin.events import Event, Stopped
 from eosin.paper.claims import Verdict
 from eosin.paper.exhibits import EXHIBITS, list_names, load_exhibit
 from eosin.paper.plan import Plan
@@ -225,12 +225,18 @@ def describe_entry(entry: AnyEntry | None) -> str:
 @contextmanager
 def start_runner(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Runner]:
     """A runner that SIGTERM stops after the current step of training or the current completion."""
-    from eosin.cli.progress import stop_at_signals
+    from eosin.cli.progress import announce_decoder, stop_at_signals
     from eosin.devices import use_threads
     from eosin.paper.execution import Runner
 
+    output = sys.stderr if options.json else sys.stdout
     try:
-        with stop_at_signals(signal.SIGTERM) as watch, explain_stop(results), use_threads(options.threads):
+        with stop_at_signals(signal.SIGTERM) as watch_signals, explain_stop(results), use_threads(options.threads):
+
+            def watch(event: Event) -> None:
+                watch_signals(event)
+                announce_decoder(event, output)
+
             yield Runner(
                 results=results,
                 runs=runs,

@@ -38,11 +38,11 @@ from eosin.events import Event, Watch, ignore
 from eosin.loading import open_run, parse_settings
 from eosin.models.checkpoint import WEIGHTS
 from eosin.outcome import Completion
-from eosin.own_models import open_own_model
+from eosin.own_models import encode_text, open_own_model
 from eosin.paper.exhibits import find_model
 from eosin.paper.plan import (
-    AuditRun,
     AuditPublished,
+    AuditRun,
     Changes,
     MeasureBundled,
     Piece,
@@ -80,7 +80,7 @@ class Runner:
     precision: str = "auto"
     threads: int | None = None
     watch: Watch = ignore
-    """Gets the events of trainings and perplexities; raises `Stopped` to end the work."""
+    """Gets the events of trainings, perplexities and audits; raises `Stopped` to end the work."""
     as_is: bool = False
     """Train nothing; skip runs that are not finished."""
     bundled: frozenset[str] = frozenset()
@@ -254,7 +254,11 @@ def audit_published(runner: Runner, piece: AuditPublished) -> EntryFields:
     own, texts = open_own_model(piece.model), read_sequences(piece.sequences)
     if own.words is None:
         raise BadInput(f"{piece.model} must return words too, which read real sequences as tokens")
-    rows = [list(own.words.encode(each.text)) for each in texts[: piece.count or None]]
+    rows = [encode_text(own.words, each.text) for each in texts[: piece.count or None]]
+    if min(map(len, rows)) < max(piece.prefixes, default=0):
+        raise BadInput(
+            f"{piece.sequences} has a sequence of {min(map(len, rows))} tokens, and a prefix should have more"
+        )
     prefixes = [row[:length] for row in rows for length in piece.prefixes or (len(row),)]
     device = choose_device(runner.device)
     model: Any = own.model.to(device) if isinstance(own.model, Movable) else own.model
@@ -279,7 +283,7 @@ def count_decoders(
     with bar, use_threads(runner.threads or read_threads(out)):
 
         def watch(event: Event) -> None:
-            runner.check_stop()
+            runner.watch(event)
             bar.update(event.kind == "completion")
 
         audit(

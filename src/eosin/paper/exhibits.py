@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from eosin.data.sources import CONTEXTS
 from eosin.errors import BadInput
+from eosin.published import read_sequences
 from eosin.settings import build, check_known, expand_sweep, read_toml
 from eosin.storage.files import OWN
 
@@ -93,6 +94,7 @@ class PublishedModel:
             raise ValueError(f"a published model is {OWN}FILE:FUNCTION with decoders, got {self.model!r}")
         if min((*self.prefixes, 1)) < 1 or min(self.sequences, self.max_steps) < 0 or not 0 <= self.floor < 1:
             raise ValueError("prefixes are at least 1, sequences and max_steps at least 0, and a floor is below 1")
+        read_sequences(self.contexts)
 
     @property
     def name(self) -> str:

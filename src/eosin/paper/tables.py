@@ -455,8 +455,12 @@ def shorten_completion(example: Example) -> str:
 def find_published_records(data: ExhibitData, model: PublishedModel) -> dict[str, Record]:
     """By decoder; and greedy decoding on the floor, if there is one."""
     plain, *floors = data.plan.plan_published(model)
-    found = {decoder: each for decoder, each in data.results.find_records(plain).items() if decoder in plain.decoders}
-    return found | {FLOORED: each for floor in floors for each in data.results.find_records(floor).values()}
+    found = data.results.find_records(plain)
+    on_floor = [record for floor in floors for record in data.results.find_records(floor).values()]
+    return {
+        **{decoder: found[decoder] for decoder in plain.decoders if decoder in found},
+        **dict(zip([FLOORED], on_floor)),
+    }
 
 
 FLOORED = "greedy on a floor"

@@ -61,6 +61,13 @@ def _format_interval(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f} to {ends[1]:.2f}"
 
 
+def format_row(record: Record) -> str:
+    """The ratio with its interval and the causes, in a line."""
+    causes = "".join(f", {count:,} {cause}" for cause, count in record.counts.causes.items() if count)
+    interval = _format_interval(to_percent_interval(record.ratio))
+    return f"{record.signature.decoder}: r_L {to_percent(record.ratio):.2f}% ({interval}){causes}"
+
+
 MEAN_LENGTH: Measure = (
     Column("mean length of ended", format_one_decimal),
     _describe_length(lambda lengths: lengths.mean),
