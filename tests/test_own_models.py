@@ -128,6 +128,18 @@ def test_the_record_says_where_the_model_is_from(place: Path):
     assert run("audit", "py:models/toy.py:digested", "--prompts", "numbers.txt", *GREEDY) == 2
 
 
+def test_what_takes_long_to_read_is_said(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("eosin.cli.progress.PATIENCE", 0.01)
+    slow = "\ndef slow():\n    import time\n    time.sleep(0.5)\n    return Carousel()\n"
+    Path("models/toy.py").write_text(TOY + slow, encoding="utf-8")
+    assert run("audit", "py:models/toy.py:slow", "--prompts", "numbers.txt", *GREEDY) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "eosin audit: reading py:models/toy.py:slow"
+    assert said[1].startswith("    greedy: r_L 100.00% (34.24 to 100.00), 2 proved infinite; ")
+
+
 def test_eosin_load(place: Path):
     model = eosin.load("py:models/toy.py:with_words")
     assert eosin.decode(model, [[1]], "greedy", max_steps=4).tokens == [[2, 3, 1, 2]]
@@ -220,6 +232,13 @@ def test_a_package_is_fetched_once(index: Callable[[str], str], tmp_path: Path):
     index("0.6")
     assert fetch_package("made-up==1.0", sha256) == folder
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_files_of_a_package_that_have_changed_are_refused(index: Callable[[str], str]):
+    sha256 = index("0.5")
+    (fetch_package("made-up==1.0", sha256) / "made_up/weights.txt").write_text("0.6", encoding="utf-8")
+    with pytest.raises(BadInput, match="have changed since they were fetched; delete it, and it is fetched again"):
+        fetch_package("made-up==1.0", sha256)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from eosin.auditing.audit import is_steady_for
 from eosin.cli.numbers import DEVICE_HELP, whole_number
+from eosin.cli.progress import announce
 from eosin.contracts import Decoder, Movable, Words
 from eosin.data.prompts import Prompt, read_prompts
 from eosin.data.sources import CONTEXTS
@@ -181,16 +182,15 @@ def open_model(name: str, options: argparse.Namespace) -> LoadedModel:
     device, dtype = choose_device(given["device"]), DTYPES.get(options.dtype)
     if dtype is torch.float64 and not has_float64(device):
         raise BadInput(f"--dtype float64: device {device.type} has no float64; choose float32, or --device cpu")
-    if name.startswith((HUB, OWN)) and not sys.stderr.isatty():
-        sys.stderr.write(f"eosin {options.command}: reading {name}\n")
-        sys.stderr.flush()
     if name.startswith(HUB):
-        return open_hub_model(name, given, device, dtype)
+        with announce(f"eosin {options.command}: reading {name}"):
+            return open_hub_model(name, given, device, dtype)
     for option in ("eos", "trust_remote_code", "chat", "prompt_tokens"):
         if given[option] not in (None, False):
             raise BadInput(f"--{option.replace('_', '-')} is for {HUB} models, and {name} is none: leave it out")
     if name.startswith(OWN):
-        return open_user_model(name, given, device, dtype)
+        with announce(f"eosin {options.command}: reading {name}"):
+            return open_user_model(name, given, device, dtype)
     run = open_run(name)
     return LoadedModel(
         name=name,

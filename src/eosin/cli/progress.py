@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any
 
 from tqdm import tqdm
@@ -52,6 +54,18 @@ class Bar:
         if self.bar is not None:
             self.bar.close()
         self.bar = None
+
+
+@contextmanager
+def announce(what: str) -> Iterator[None]:
+    """Say on standard error what is being done, if it takes long."""
+    error = sys.stderr  # what is done may redirect it
+    timer = Timer(PATIENCE, lambda: print(what, file=error, flush=True))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def announce_decoder(event: Event, file: Any) -> None:
