@@ -92,7 +92,7 @@ REPRODUCE = ("reproduce", "preset.toml", "--out", "out")
 
 def read_tables() -> dict[str, list[dict[str, object]]]:
     found = {path.stem: path for path in Path("out/tables").glob("*.csv")}
-    return {name: list(csv.DictReader(path.open(encoding="utf-8"))) for name, path in found.items()}
+    return {name: list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) for name, path in found.items()}
 
 
 def test_a_preset_of_published_models(place: Path, capsys: pytest.CaptureFixture[str]):
@@ -100,12 +100,14 @@ def test_a_preset_of_published_models(place: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "[2/2] audit toy letters-40-floor-0.05" in said
     tables = read_tables()
-    ratios = {row["decoder"]: float(row["r_L (%): ours"]) for row in tables["published"]}
+    real, *rows = tables["published"]
+    ratios = {row["decoder"]: float(row["r_L (%): ours"]) for row in rows}
     assert (ratios["greedy"], ratios["nucleus:0.5"], ratios["greedy on a floor"]) == (100, 100, 0)
     assert ratios["consistent-nucleus:0.5"] == 50
     (source,) = tables["published-sources"]
     rest = [len(text) + 1 - length for text in LETTERS for length in (1, 2)]
-    assert float(source["real length"]) == pytest.approx(np.mean(rest))
+    assert float(real["mean length"]) == pytest.approx(np.mean(rest))
+    assert float(real["median"]) == sorted(rest)[len(rest) // 2 - 1]
     assert "Greedy decoding does not end on 8 of 8 contexts, 8 of them proved infinite" in str(source["verdict"])
     assert tables["published-summary"][0]["greedy: ours"] == "100.0"
     before = files(place / "out")
@@ -147,6 +149,28 @@ def test_a_kill_loses_one_decoder_at_most(place: Path, monkeypatch: pytest.Monke
     os.rename("out", "killed")
     assert run(*REPRODUCE) == 0
     assert read_tables() == killed
+
+
+def test_it_says_first_what_the_pieces_took_before(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert run(*REPRODUCE) == 0
+    assert capsys.readouterr().out.startswith("2 of 2 pieces to do\n")
+    Path("committed").mkdir()
+    entries = map(json.loads, Path("out", PIECES).read_text().splitlines())
+    slower = "".join(json.dumps({**entry, "seconds": 60.0}) + "\n" for entry in entries)
+    os.rename("out", "committed/preset")
+    Path("committed/preset", PIECES).write_text(slower)
+    monkeypatch.setattr("eosin.paper.results.COMMITTED", (place / "committed",))
+    assert run(*REPRODUCE, "--dry-run") == 0
+    assert "missing  audit toy letters-40 (took 60 s before)" in capsys.readouterr().out
+    assert run(*REPRODUCE) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("2 of 2 pieces to do; 2 of them took 2 min on ")
+    assert second == "[1/2] audit toy letters-40 (took 60 s before)"
+    Path("toy.toml").write_text(MODEL.replace("[1, 2]", "[1, 3]"))  # that was not measured
+    assert run(*REPRODUCE, "--dry-run") == 0
+    assert "took" not in capsys.readouterr().out
 
 
 WRONG = {

@@ -20,10 +20,10 @@ from eosin.errors import BadInput
 from eosin.events import Event, Stopped
 from eosin.paper.claims import Verdict
 from eosin.paper.exhibits import EXHIBITS, list_names, load_exhibit
-from eosin.paper.plan import Plan
+from eosin.paper.plan import Piece, Plan
 from eosin.paper.presets import PRESETS, load_preset
 from eosin.paper.rendering import PAGE, PLAN, README, Reproduction, check_folder, write_plan
-from eosin.paper.results import PIECES, AnyEntry, Results, RunEntry, lock_results
+from eosin.paper.results import PIECES, AnyEntry, Results, RunEntry, find_earlier, lock_results
 from eosin.report.tables import render_text
 from eosin.settings import build, get_section, parse_assignment, read_toml
 
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """PRESET is quick (minutes), small (the paper's data and sizes, few epochs: two hours a model on a CPU),
 seeds (ten initialisations of smaller BPE models: twenty minutes a model), with-unk (BPE of small on text with <unk>),
-paper (ten initialisations: days on a GPU), gpt2 (the paper's fine-tuning of GPT-2: days on a GPU) or smollm2 (the same
-in small: hours on a CPU). What is missing is trained and audited; what is finished is not done again, so the same
-command resumes after a kill. Tables, figures and a page (report.html) are written to the folder --out.
+paper (ten initialisations: days on a GPU), gpt2 (the paper's fine-tuning of GPT-2: days on a GPU), smollm2 (the same
+in small: hours on a CPU) or published (models that others trained, audited as they are: hours on a CPU). What is
+missing is trained and audited; what is finished is not done again, so the same command resumes after a kill. It says
+first how long pieces took before, where that was measured. Tables, figures and a page (report.html) are written to the
+folder --out.
 
 examples:
   eosin reproduce quick
   eosin reproduce small --dry-run
+  eosin reproduce published
   eosin reproduce small --only table-1-word table-3-word --runs ~/runs
   eosin reproduce paper --seeds 3 --device cuda
   eosin reproduce gpt2 --set data.source=wikitext-103 --set pretrained.model=gpt2 --device cuda"""
@@ -204,15 +207,30 @@ def check_extras() -> None:
 def do_pieces(plan: Plan, results: Results, options: argparse.Namespace) -> None:
     runs = options.runs or results.folder / "runs"
     output = sys.stderr if options.json else sys.stdout
+    print(describe_work(plan, results), file=output, flush=True)
     with start_runner(plan, results, runs, options) as runner:
         for number, piece in enumerate(plan.pieces, 1):
             runner.check_stop()
             if results.is_finished(piece) or not all(map(results.find_run, piece.needed_runs)):
                 continue
-            print(f"[{number}/{len(plan.pieces)}] {piece.name}", file=output, flush=True)
+            print(f"[{number}/{len(plan.pieces)}] {describe_piece(piece, plan)}", file=output, flush=True)
             print(f"    {describe_entry(runner.do(piece))}", file=output, flush=True)
     if not any(map(results.is_finished, plan.pieces)):
         raise BadInput(f"there is no finished run of {plan.preset.name} in {runs}; name the folder (--runs), or train")
+
+
+def describe_work(plan: Plan, results: Results) -> str:
+    """What there is to do, and how long it took before."""
+    missing = [piece for piece in plan.pieces if not results.is_finished(piece)]
+    earlier = [entry for piece in missing if (entry := find_earlier(piece, plan.preset.name))]
+    machines = ", ".join(sorted({f"{each.machine.processor}, {each.machine.threads} threads" for each in earlier}))
+    before = f"; {len(earlier)} of them took {format_duration(sum(each.seconds for each in earlier))} on {machines}"
+    return f"{len(missing)} of {len(plan.pieces)} pieces to do{before if earlier else ''}"
+
+
+def describe_piece(piece: Piece, plan: Plan) -> str:
+    earlier = find_earlier(piece, plan.preset.name)
+    return f"{piece.name}{f' (took {format_duration(earlier.seconds)} before)' if earlier else ''}"
 
 
 def describe_entry(entry: AnyEntry | None) -> str:
@@ -275,7 +293,10 @@ def list_pieces(plan: Plan, results: Results, as_json: bool) -> str:
     finished = {piece.name: results.is_finished(piece) for piece in plan.pieces}
     if as_json:
         return json.dumps({"pieces": finished})
-    lines = [f"{'finished' if is_finished else 'missing':>8}  {name}" for name, is_finished in finished.items()]
+    lines = [
+        f"{'finished' if finished[piece.name] else 'missing':>8}  {describe_piece(piece, plan)}"
+        for piece in plan.pieces
+    ]
     return "\n".join([*lines, f"{sum(finished.values())} of {len(finished)} pieces are finished"])
 
 

@@ -21,6 +21,7 @@ class Preset:
     """Its name, or the path of its file."""
     about: str
     exhibits: tuple[str, ...]
+    title: str = "The paper's tables"
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings that differ from those of the models."""
     matching: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from eosin.paper.tables import (
     Row,
     count_stars,
     describe_gaps,
+    find_published_records,
     split_table,
 )
 from eosin.records.record import Record
@@ -133,7 +134,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
 def render_readme(reproduction: Reproduction) -> str:
     preset = reproduction.plan.preset
     parts = [
-        f"# The paper's tables, `{preset.name}`",
+        f"# {preset.title}, `{preset.name}`",
         f"{preset.about[0].upper()}{preset.about[1:]}. Made by `{write_command(reproduction)}` from the records beside "
         "this file; no number was typed. `eosin reproduce --out FOLDER --tables-only` makes the tables again; "
         "without the option also the figures, and a page (report.html).",
@@ -228,6 +229,8 @@ def describe_corpus(plan: Plan) -> list[tuple[str, str]]:
     settings = [read_data_settings(model) for model in dict.fromkeys(piece.model for piece in plan.run_pieces.values())]
     texts = dict.fromkeys(str(each["source"]) for each in settings if "source" in each)
     lengths = dict.fromkeys(str(each.get("context", PAPER_CONTEXT)) for each in settings)
+    if not settings:
+        return []
     return [("text", ", ".join(texts)), ("prefix length k", ", ".join(lengths))]
 
 
@@ -267,8 +270,16 @@ def describe_stars(tables: Sequence[Table]) -> Iterator[str]:
 
 def list_baseline_records(exhibits: Sequence[ExhibitData], initialisations: int | None = None) -> list[Record]:
     """The records of the first initialisations of models whose decoders are compared, or else of all models."""
+    if found := [record for data in exhibits for record in list_published_records(data)]:
+        return found
     compared = [data for data in exhibits if data.exhibit.kind == "ratios"]
     return list_records(compared, initialisations) or list_records(exhibits, initialisations)
+
+
+def list_published_records(data: ExhibitData) -> list[Record]:
+    """Of an exhibit that shows all of them."""
+    models = data.exhibit.published if data.exhibit.kind == "published" else ()
+    return [record for model in models for record in find_published_records(data, model).values()]
 
 
 def list_records(exhibits: Sequence[ExhibitData], initialisations: int | None) -> list[Record]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -22,6 +23,7 @@ from msgspec import Meta, Struct
 
 from eosin.errors import BadInput
 from eosin.paper.plan import AuditRun, Piece, TraceExamples
+from eosin.published import PACKAGE
 from eosin.records.reading import load_records
 from eosin.records.record import Record
 from eosin.report.traces import Example
@@ -30,6 +32,8 @@ from eosin.storage.json_lines import append_lines, parse_lines, read_lines
 from eosin.storage.locks import hold_lock
 
 PIECES, LOCK = "pieces.jsonl", "lock"
+COMMITTED = PACKAGE.parents[1] / "results", PACKAGE / "results"
+"""Results of presets, in the project and in an installed package."""
 Positive = Annotated[int, Meta(ge=1, le=2**62)]
 LengthCounts = Annotated[list[tuple[Positive, Positive]], Meta(min_length=1)]
 """Pairs of a length and how often it occurs."""
@@ -205,6 +209,18 @@ class Results:
         files = sorted(path for kind in ("records", "examples") for path in self.folder.glob(f"{kind}/**/*.jsonl"))
         content = json.dumps([msgspec.to_builtins(self.entries), hash_files(files), *map(str, more)], sort_keys=True)
         return sha256(content.encode()).hexdigest()[:16]
+
+
+def find_earlier(piece: Piece, preset: str) -> AnyEntry | None:
+    """The outcome of a piece in the results that come with the project: how long it took before, on what machine."""
+    folder = next((each for each in COMMITTED if (each / preset / PIECES).is_file()), None)
+    found = read_committed(folder / preset).entries.get(piece.name) if folder else None
+    return found if found and found.key == piece.key else None
+
+
+@cache
+def read_committed(folder: Path) -> Results:
+    return Results(folder)
 
 
 def parse_entry(line: str) -> AnyEntry:

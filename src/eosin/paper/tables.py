@@ -64,8 +64,11 @@ class ExhibitData(Measurements):
         return [*(piece.run for piece in pieces if not self.results.is_finished(piece)), *left_out]
 
     def list_unfinished_audits(self) -> list[str]:
-        audits = [audit for audit in self.plan.select(self.exhibit).audits if self.results.find_run(audit.run)]
-        return [audit.name for audit in audits if not set(audit.decoders) <= self.results.find_records(audit).keys()]
+        plan = self.plan.select(self.exhibit)
+        audits = [audit for audit in plan.audits if self.results.find_run(audit.run)]
+        missing = [audit for audit in audits if not set(audit.decoders) <= self.results.find_records(audit).keys()]
+        published = [audit for audit in plan.published if not self.results.is_finished(audit)]
+        return [audit.name for audit in [*missing, *published]]
 
     def describe_limit(self) -> str:
         """The limit and the number of contexts, as they were."""
@@ -487,12 +490,23 @@ def tabulate_published(data: ExhibitData) -> Table:
     )
     rows: list[Row] = []
     for each in data.exhibit.published:
-        for decoder, record in find_published_records(data, each).items():
+        records = find_published_records(data, each)
+        if real := find_real_lengths(data, each):
+            rows.append((each.label, "(the real sequences)", None, None, real.mean, real.quantiles[MEDIAN], None, None))
+        for decoder, record in records.items():
             shares = measure_by_sequence(record, each), measure_proved([record])
             rows.append((each.label, decoder, *shares, *measure_lengths([record]), describe_loop(record)))
-    return data.build_table(columns, rows, LENGTH_NOTE, BY_SEQUENCE)
+    notes = LENGTH_NOTE, REAL_NOTE, BY_SEQUENCE, *describe_gaps([data])
+    return Table(columns, tuple(rows), data.exhibit.title, " ".join(notes))
 
 
+def find_real_lengths(data: ExhibitData, model: PublishedModel) -> LengthSummary | None:
+    """Of what follows the prefixes in the real sequences."""
+    entry = data.results.find(replace(data.plan.plan_published(model)[0], decoders=()), AuditEntry)
+    return summarize_lengths(dict(entry.continuations)) if entry else None
+
+
+REAL_NOTE = "Those of the real sequences are of what follows the prefixes, with eos."
 BY_SEQUENCE = "Intervals are by sequence: prefixes of one sequence are not independent."
 MOST_LOOP_TEXT = 40
 """Characters of a loop."""
@@ -518,7 +532,7 @@ def summarize_published(data: ExhibitData) -> Table:
         shares = [measure_by_sequence(records.get(decoder), each) for decoder in decoders]
         cells = [share[:3] if isinstance(share, tuple) else None for share in shares]
         rows += [(each.label, each.about, data.plan.plan_published(each)[0].max_steps, *cells)] if records else []
-    return data.build_table(columns, rows, BY_SEQUENCE)
+    return data.build_table(columns, rows)
 
 
 def format_share(value: tuple[float, float, float]) -> str:
@@ -531,21 +545,16 @@ def tabulate_sources(data: ExhibitData) -> Table:
     columns = (
         *(Column(name, left=True) for name in names),
         Column("contexts", format_count),
-        Column("real length", format_one_decimal),
-        Column("median", format_count),
+        Column("L", format_count),
         Column("verdict", left=True),
     )
     rows: list[Row] = []
     for each in data.exhibit.published:
         audit, records = data.plan.plan_published(each)[0], find_published_records(data, each)
-        entry = data.results.find(replace(audit, decoders=()), AuditEntry)
-        real = summarize_lengths(dict(entry.continuations)) if entry else None
-        lengths = (real.mean, real.quantiles[MEDIAN]) if real else (None, None)
-        count = max((record.counts.contexts for record in records.values()), default=None)
-        verdict = " ".join(judge_published(records)) if records else None
-        rows.append((each.label, each.about, each.licence, audit.contexts, count, *lengths, verdict))
-    note = "Real lengths are those of what follows the prefixes in the real sequences, in tokens, eos among them."
-    return data.build_table(columns, rows, note)
+        count = max((record.counts.contexts for record in records.values()), default=0)
+        facts = each.label, each.about, each.licence, audit.contexts, count, audit.max_steps
+        rows += [(*facts, " ".join(judge_published(records)))] if records else []
+    return data.build_table(columns, rows)
 
 
 def judge_published(records: Mapping[str, Record]) -> Iterator[str]:
@@ -564,8 +573,8 @@ def judge_published(records: Mapping[str, Record]) -> Iterator[str]:
         failing = f"{worst.signature.decoder} does not end on {share:.1f}%, and with eos kept on {remedied:.1f}%."
         yield failing if share else "So does every truncated sampler."
     if floor := records.get(FLOORED):
-        share = to_percent(floor.ratio)
-        yield f"On a floor of {floor.signature.table['floor']:g} greedy decoding does not end on {share:.1f}%."
+        how = f"does not end on {to_percent(floor.ratio):.1f}%" if floor.ratio.value else "always ends"
+        yield f"On a floor of {floor.signature.table['floor']:g} greedy decoding {how}."
 
 
 def split_table(table: Table) -> list[Table]:

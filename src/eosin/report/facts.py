@@ -11,7 +11,9 @@ from eosin.report.tables import Value
 
 CODE = "code of the decoder"
 """A digest of the code of a decoder that does not come with the package."""
-LAST_RESORT = (CODE, "settings", "weights", "digest", "proofs", "loop_tokens", "device", "threads", "torch", "eosin")
+LAST_RESORT = (
+    CODE, "model_from", "settings", "weights", "digest", "proofs", "loop_tokens", "device", "threads", "torch", "eosin",
+)  # fmt: skip
 """Facts of little use to people: shown only if nothing else distinguishes two records."""
 REWORDED = {"model", "run", "contexts", "contexts_from", "max_steps", "decoder", "shard", "estimator", "made_of"}
 
