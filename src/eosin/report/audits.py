@@ -62,10 +62,9 @@ def _format_interval(ends: tuple[float, float]) -> str:
 
 
 def format_row(record: Record) -> str:
-    """The ratio with its interval and the causes, in a line."""
+    """The ratio and the causes, in a line."""
     causes = "".join(f", {count:,} {cause}" for cause, count in record.counts.causes.items() if count)
-    interval = _format_interval(to_percent_interval(record.ratio))
-    return f"{record.signature.decoder}: r_L {to_percent(record.ratio):.2f}% ({interval}){causes}"
+    return f"{record.signature.decoder}: r_L {to_percent(record.ratio):.2f}%{causes}"
 
 
 MEAN_LENGTH: Measure = (
