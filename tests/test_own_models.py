@@ -56,6 +56,22 @@ class Deaf(Letters):
     def decode(self, tokens):
         return "".join({1: "a"}[token] for token in tokens)
 
+class Bare(Carousel):
+    def at(self, place):
+        return super().at(place)[0], place
+
+class Wide(Carousel):
+    def at(self, place):
+        return torch.zeros(len(place), 5), TensorState((place,))
+
+class Alone(Carousel):
+    def at(self, place):
+        return super().at(place)[0]
+
+class Infinite(Carousel):
+    def at(self, place):
+        return torch.full((len(place), 4), float("nan")), TensorState((place,))
+
 make = Carousel
 with_words = lambda: (Carousel(), Letters())
 half_words = lambda: (Carousel(), Half.encode or object())
@@ -165,6 +181,23 @@ WRONG = {
     ),
     "words that cannot decode eos": ("py:models/toy.py:deaf", "raised KeyError: 0"),
 }
+
+
+ANSWERS = {
+    "Bare": "a state with select, such as eosin.states.TensorState; got Tensor of shape (1, 4) and Tensor",
+    "Wide": "logits of shape (1, 4) (rows, vocab_size)",
+    "Alone": "got Tensor of shape (1, 4) and NoneType",
+    "Infinite": "they contain NaN or +inf",
+}
+
+
+@pytest.mark.parametrize(("function", "says"), ANSWERS.items(), ids=ANSWERS)
+def test_a_wrong_answer_of_the_model_is_said(function: str, says: str, place: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("audit", f"py:models/toy.py:{function}", "--prompts", "numbers.txt", *GREEDY) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.splitlines()) == 1
+    assert not list(Path("audits").rglob("*.jsonl"))
 
 
 @pytest.mark.parametrize(("name", "says"), WRONG.values(), ids=WRONG)

@@ -187,16 +187,15 @@ class Loop:
         state: Any
         logits, state = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
         expected: tuple[int, ...] = (rows, self.model.vocab_size)
-        shape: tuple[int, ...] = ()
+        shape: tuple[int, ...] = tuple(getattr(logits, "shape", ()))
         kinds = type(logits), type(state)
-        if kinds == self._known_kinds or (isinstance(logits, Tensor | Logits) and isinstance(state, State)):
+        is_known = kinds == self._known_kinds
+        if shape == expected and (is_known or (isinstance(logits, Tensor | Logits) and selects_rows(state))):
             self._known_kinds = kinds
-            shape = tuple(logits.shape)
-            if shape == expected:
-                return as_logits(logits), state
+            return as_logits(logits), state
         raise BadInput(
-            f"prefill and step must return logits of shape {expected} (rows, vocab_size) and a state with select; "
-            f"got {type(logits).__name__} of shape {shape} and {type(state).__name__}"
+            f"prefill and step must return logits of shape {expected} (rows, vocab_size) and a state with select, such "
+            f"as eosin.states.TensorState; got {type(logits).__name__} of shape {shape} and {type(state).__name__}"
         )
 
     def _advance(self, search: Search[Any], logits: Logits, state: State, memory: Any = None) -> Cohort:
@@ -213,6 +212,11 @@ class Loop:
 
     def _pad(self, rows: Tensor) -> Tensor:
         return pad_rows(rows) if self.pads else rows
+
+
+def selects_rows(state: object) -> bool:
+    """Whether it is a state. The `select` of a tensor is another."""
+    return isinstance(state, State) and not isinstance(state, Tensor)
 
 
 def pad_rows(rows: Rows) -> Int[Tensor, " batch"]:

@@ -56,7 +56,7 @@ from eosin.published import read_sequences
 from eosin.records.record import Record, read_records
 from eosin.report.traces import Example, ExampleLoop, ExampleStep
 from eosin.storage.files import hash_files
-from eosin.storage.json_lines import read_lines, write_lines
+from eosin.storage.json_lines import append_lines, read_lines, write_lines
 from eosin.storage.tensors import load_tensors
 from eosin.training.config import merge_settings, read_settings
 from eosin.training.evaluation import evaluate
@@ -93,6 +93,7 @@ class Runner:
         if outcome is None:
             return None
         seconds = time.monotonic() - started + (before.seconds if before and before.key == piece.key else 0.0)
+        seconds = outcome.pop("seconds", seconds)
         measured = {"seconds": round(seconds, 1), "machine": describe_machine()}
         return self.results.add(piece, {**outcome, **measured})
 
@@ -265,7 +266,7 @@ def audit_published(runner: Runner, piece: AuditPublished) -> EntryFields:
     model = Floor(model, piece.floor) if piece.floor else model
     count_decoders(runner, piece, model, prefixes, {"model_from": piece.model}, own.words.decode)
     rest = Counter(len(row) + 1 - length for row in rows for length in piece.prefixes)  # with eos
-    return {"continuations": sorted(rest.items())}
+    return {"continuations": sorted(rest.items()), "seconds": read_seconds(runner.results.folder / piece.timings)}
 
 
 def count_decoders(
@@ -285,6 +286,9 @@ def count_decoders(
         def watch(event: Event) -> None:
             runner.watch(event)
             bar.update(event.kind == "completion")
+            if event.kind == "decoder":
+                took = {"decoder": event.facts["record"].signature.decoder, "seconds": round(event.facts["seconds"], 1)}
+                append_lines(runner.results.folder / piece.timings, [json.dumps(took)])
 
         audit(
             model,
@@ -298,6 +302,12 @@ def count_decoders(
             text_of=text_of,
         )
     merge_shards(out, piece.decoders, len(prefixes))
+
+
+def read_seconds(path: Path) -> float:
+    """How long all decoders took."""
+    lines = map(json.loads, read_lines(path, "seconds") if path.is_file() else ())
+    return sum({line["decoder"]: line["seconds"] for line in lines}.values())
 
 
 def read_threads(out: Path) -> int | None:

@@ -135,6 +135,11 @@ class AuditRun(Piece):
         return Path("records") / self.run / ("-".join(parts) + ".jsonl")
 
     @property
+    def timings(self) -> Path:
+        """The file of the seconds that each decoder took, over all processes."""
+        return self.file.with_suffix(".seconds")
+
+    @property
     def inputs(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "decoders"}
 
