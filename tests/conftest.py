@@ -21,6 +21,10 @@ settings.load_profile("laws")
 
 from members import MODELS, Specimen  # noqa: E402 (the hook has to be there first)
 
+from eosin.cli import progress  # noqa: E402
+
+progress.PATIENCE = 600  # on a busy machine anything may take so long that it is announced
+
 
 def pytest_runtest_setup() -> None:
     typecheck.calls.clear()

@@ -259,7 +259,7 @@ def test_a_second_audit_leaves_the_completions_of_the_first_alone(tmp_path: Path
     _, error = second.communicate(timeout=120)
     if second.returncode == 2:  # the first was still at it
         assert "another audit is writing" in error
-    assert said(first) == ""
+    assert not [line for line in said(first).splitlines() if ": r_L " not in line]  # rows of decoders that took long
     assert len(completions.read_text(encoding="utf-8").splitlines()) == 8_000
 
 
