@@ -531,7 +531,7 @@ def summarize_published(data: ExhibitData) -> Table:
         records = find_published_records(data, each)
         shares = [measure_by_sequence(records.get(decoder), each) for decoder in decoders]
         cells = [share[:3] if isinstance(share, tuple) else None for share in shares]
-        rows += [(each.label, each.about, data.plan.plan_published(each)[0].max_steps, *cells)] if records else []
+        rows += [(each.label, each.about, data.plan.plan_published(each)[0].max_steps, *cells)] if any(cells) else []
     return data.build_table(columns, rows)
 
 
@@ -553,7 +553,8 @@ def tabulate_sources(data: ExhibitData) -> Table:
         audit, records = data.plan.plan_published(each)[0], find_published_records(data, each)
         count = max((record.counts.contexts for record in records.values()), default=0)
         facts = each.label, each.about, each.licence, audit.contexts, count, audit.max_steps
-        rows += [(*facts, " ".join(judge_published(records)))] if records else []
+        verdict = " ".join(judge_published(records))
+        rows += [(*facts, verdict)] if verdict else []
     return data.build_table(columns, rows)
 
 
