@@ -135,6 +135,8 @@ def test_a_kill_loses_one_decoder_at_most(place: Path, monkeypatch: pytest.Monke
     assert [record.signature.decoder for record in read_records(path)] == ["greedy", "beam:2,stop=first"]
     assert not Path("out", PIECES).exists()
     Path("kill").unlink()
+    timings = path.with_suffix(".seconds")
+    timings.write_text(timings.read_text().replace('"seconds": 0', '"seconds": 100'))
     decoded: list[str] = []
 
     def complete_and_note(job: Job, decoder: Decoder, **how: object):
@@ -144,6 +146,8 @@ def test_a_kill_loses_one_decoder_at_most(place: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(audit, "complete", complete_and_note)
     assert run(*REPRODUCE) == 0
+    taken = [json.loads(line)["seconds"] for line in Path("out", PIECES).read_text().splitlines()]
+    assert taken[0] >= 100 > taken[1]  # the seconds of the killed process count
     killed = read_tables()
     assert list(dict.fromkeys(decoded)) == ["nucleus:0.5", "consistent-nucleus:0.5", "greedy"]  # this on the floor
     os.rename("out", "killed")
