@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import eosin
-from eosin.auditing.audit import audit
+from eosin.auditing.audit import audit, choose_share
 from eosin.bundled_runs import BUNDLED_RUNS
 from eosin.causes import Cause
 from eosin.contracts import Generative, LanguageModel, Movable, Traceable
@@ -264,7 +264,8 @@ def audit_published(runner: Runner, piece: AuditPublished) -> EntryFields:
     device = choose_device(runner.device)
     model: Any = own.model.to(device) if isinstance(own.model, Movable) else own.model
     model = Floor(model, piece.floor) if piece.floor else model
-    count_decoders(runner, piece, model, prefixes, {"model_from": piece.model}, own.words.decode)
+    share = 1.0 if piece.prefixes else choose_share(model, prefixes)  # intervals by sequence need every outcome
+    count_decoders(runner, piece, model, prefixes, {"model_from": piece.model}, own.words.decode, share)
     rest = Counter(len(row) + 1 - length for row in rows for length in piece.prefixes)  # with eos
     return {"continuations": sorted(rest.items()), "seconds": read_seconds(runner.results.folder / piece.timings)}
 
@@ -276,6 +277,7 @@ def count_decoders(
     prefixes: Prefixes,
     about: dict[str, Any],
     text_of: Callable[[list[int]], str],
+    follow_loops: float = 1.0,
 ) -> None:
     """Write the records of an audit."""
     out = runner.results.folder / piece.file
@@ -296,6 +298,7 @@ def count_decoders(
             list(piece.decoders),
             max_steps=piece.max_steps,
             survival=piece.survival,
+            follow_loops=follow_loops,
             out=out,
             about={**about, **({"floor": piece.floor} if piece.floor else {})},
             watch=watch,
