@@ -49,7 +49,7 @@ def test_the_command_is_installed_and_the_module_is_the_same():
     for command in ([str(Path(sys.executable).parent / "eosin")], [sys.executable, "-m", "eosin"]):
         assert (
             subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
-            == "eosin 0.2.0.dev0\n"
+            == "eosin 0.2.0\n"
         )
 
 

@@ -89,10 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run_command(arguments: Sequence[str]) -> None:
     for argument in arguments:
         argument.encode()
+    options = parse_options(arguments)
+    options.run(options)
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command, which workers read too; plugins are run."""
     options = build_parser(arguments).parse_args(arguments)
     for path in options.plugin:
         run_plugin(path)
-    options.run(options)
+    options.arguments = list(arguments)
+    return options
 
 
 def run_plugin(path: Path) -> None:

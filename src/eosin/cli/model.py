@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eosin.auditing.audit import is_steady_for
+from eosin.auditing.shards import is_steady_for
 from eosin.cli.numbers import DEVICE_HELP, whole_number
 from eosin.contracts import Decoder, Movable, Words
 from eosin.data.prompts import Prompt, read_prompts
