@@ -145,7 +145,7 @@ class Cluster:
                 actor.asked = now
 
     def _receive(self, actor: Actor, answer: Any) -> Message | None:
-        is_progress = answer is actor.progress
+        is_progress = answer == actor.progress  # the client answers with copies of references
         actor.progress, actor.answer = (None, actor.answer) if is_progress else (actor.progress, None)
         try:
             said = ray.get(answer)
