@@ -313,7 +313,7 @@ def test_without_a_command_the_help_is_printed_in_two_groups(capsys: pytest.Capt
     text = capsys.readouterr().out
     mine, paper = text.split("my model:")[1].split("the paper:")
     assert [line.split()[0] for line in mine.split("\n") if line.strip()] == list(GROUPS["my model"])
-    assert list(GROUPS["my model"]) == ["doctor", "audit", "trace", "decode", "certify", "report"]
+    assert list(GROUPS["my model"]) == ["doctor", "audit", "trace", "decode", "certify", "fix", "report"]
     assert [line.split()[0] for line in paper.split("\n\n")[0].split("\n") if line.strip()] == list(GROUPS["the paper"])
     assert list(GROUPS["the paper"]) == ["prepare", "train", "reproduce"]
 

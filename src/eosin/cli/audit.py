@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import sys
 from collections import Counter
@@ -34,6 +33,7 @@ from eosin.cli.model import (
     add_decoding_options,
     choose_max_steps,
     choose_prefixes,
+    name_contexts,
     open_model,
     parse_decoders,
 )
@@ -329,13 +329,6 @@ def describe_origin(run: Run, contexts_from: str, count: int) -> Origin:
     )
 
 
-def name_contexts(options: argparse.Namespace) -> str:
-    """Where the contexts come from, in a word."""
-    if options.prompts is None:
-        return options.contexts or "test"
-    return re.sub(r"[^\w.+]+", "_", options.prompts.stem) + ("_chat" if options.chat else "")
-
-
 def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -> str:
     parts = [name_contexts(options), count, options.max_steps, options.seed, *loaded.describe_precision().values()]
     how = ["survival"] * options.survival + ["no-proofs"] * (options.no_proofs and not options.survival)
@@ -362,7 +355,10 @@ def format_audits(audits: list[Audit], files: list[Path], options: argparse.Name
     origins = index_origins(read_origins(files))
     fix = propose_fix(records, origins=origins, model=options.model)
     verdict = render_verdict(list(write_verdict(records, origins=origins)), fix)
-    return "\n".join([*parts, "", *map(escape_for_terminal, verdict)])
+    prompts = ["--prompts", str(options.prompts), *["--chat"] * options.chat] if options.prompts else []
+    compare = ["eosin", "fix", options.model, *prompts, "--budget", str(records[0].signature.max_steps)]
+    more = [f"compare the fixes: {shlex.join(compare)}"] if fix else []
+    return "\n".join([*parts, "", *map(escape_for_terminal, [*verdict, *more])])
 
 
 def audit_to_json(result: Audit) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,7 @@ GROUPS = {
         "trace": "show the probability and the rank of eos at each step of one decoding, and what removed it",
         "decode": "continue contexts of the corpus, or your own prompts",
         "certify": "say what is guaranteed before decoding: whether it ends, by which theorem and which step",
+        "fix": "try what needs no training on your prompts, recommend one, and print the code to paste",
         "report": "make tables, comparisons and a page from the records of audits, without decoding",
     },
     "the paper": {

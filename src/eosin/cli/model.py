@@ -124,7 +124,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
     return hub
 
 
-def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None:
+USUAL_LONGEST = f"{MAX_STEPS}, hf: models {MAX_HUB_STEPS}; less if its window is short"
+
+
+def add_decoding_options(parser: argparse.ArgumentParser, *sources: str, longest: str = USUAL_LONGEST) -> None:
     """What decides a decoding, apart from the decoder; `sources` are those of SOURCES that the command offers."""
     add, hub = parser.add_argument, add_model_options(parser)
     hub.add_argument("--chat", action="store_true", help="put prompts into the chat template")
@@ -143,7 +146,7 @@ def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None
         "--max-steps",
         type=int,
         metavar="L",
-        help=f"longest completion (default: {MAX_STEPS}, hf: models {MAX_HUB_STEPS}; less if its window is short)",
+        help=f"longest completion (default: {longest})",
     )
     add("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
     add("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
@@ -305,6 +308,13 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
     if options.context is not None:
         return loaded.take_context(split, options.context, options.seed)
     return loaded.take_contexts(split, count, options.seed)
+
+
+def name_contexts(options: argparse.Namespace) -> str:
+    """Where the contexts come from, in a word."""
+    if options.prompts is None:
+        return options.contexts or "test"
+    return re.sub(r"[^\w.+]+", "_", options.prompts.stem) + ("_chat" if options.chat else "")
 
 
 def choose_max_steps(loaded: LoadedModel, prefixes: Prefixes, options: argparse.Namespace) -> int:
