@@ -45,6 +45,9 @@ bench: $(READY) smollm2
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/hub.py
 	$(BIN)/python benchmarks/followed_loops.py --records results/smollm2/records/smollm2/test-200-500.jsonl
+	$(BIN)/python benchmarks/scale.py audit
+	$(BIN)/python benchmarks/scale.py ray
+	$(BIN)/python benchmarks/scale.py trainings
 
 # the environment is made anew when what is to be installed has changed
 $(READY): pyproject.toml constraints.txt

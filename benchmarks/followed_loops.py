@@ -27,7 +27,7 @@ import torch
 from audit import CACHE
 from torch import Tensor
 
-from eosin.auditing.audit import FOLLOWED
+from eosin.auditing.shards import FOLLOWED
 from eosin.causes import Cause
 from eosin.decoding.decode import complete
 from eosin.decoding.job import Job

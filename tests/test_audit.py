@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from members import DECODERS, MODELS, VOCAB, Specimen, crossed, fits, neural, prefixes
 
 import eosin
-from eosin.auditing import audit as run
+from eosin.auditing import shards
+from eosin.auditing.audit import open_records
 from eosin.auditing.tally import count_ngrams
 from eosin.causes import Cause
 from eosin.decoding.loops import LONG, NGRAM, PERIODS, SHORTEST, WINDOW, find_tail, measure_novelty, name_loop
@@ -60,7 +61,7 @@ def test_an_audit_counts_what_decode_does(specimen: Specimen, spec: str):
 def test_shards_and_pools_change_nothing(pool: int, shard: int, monkeypatch: pytest.MonkeyPatch):
     model, contexts = MODELS[0].model, prefixes(30)
     whole = eosin.audit(model, contexts, ["nucleus:0.4"], max_steps=20, seed=3).by_decoder["nucleus:0.4"].counts
-    monkeypatch.setattr(run, "SHARD", shard)
+    monkeypatch.setattr(shards, "SHARD", shard)
     audit = eosin.audit(model, contexts, ["nucleus:0.4"], max_steps=20, seed=3, pool=pool)
     assert len(audit.records) == -(-30 // shard)
     parts = audit.by_decoder["nucleus:0.4"].counts
@@ -76,7 +77,7 @@ def without_work(counts):
 
 
 def test_an_audit_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run, "SHARD", 5)
+    monkeypatch.setattr(shards, "SHARD", 5)
     model, contexts, specs = MODELS[0].model, prefixes(23), ["greedy", "ancestral"]
     whole = eosin.audit(model, contexts, specs, max_steps=20, out=tmp_path / "whole.jsonl")
     lines = (tmp_path / "whole.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -239,7 +240,7 @@ def test_random_tokens_do_not_loop():
 
 def test_two_audits_may_not_write_to_one_file(tmp_path: Path):
     out = tmp_path / "records.jsonl"
-    with run.open_records(out), pytest.raises(BadInput, match="another audit is writing to"):
+    with open_records(out), pytest.raises(BadInput, match="another audit is writing to"):
         eosin.audit(Coin(0.5), [[1]], ["greedy"], max_steps=5, out=out)
 
 
@@ -317,7 +318,7 @@ def test_a_loop_that_eos_cuts_short_is_counted(grace: int):
 
 
 def test_a_watch_can_stop_an_audit_and_finished_shards_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run, "SHARD", 5)
+    monkeypatch.setattr(shards, "SHARD", 5)
     out, events = tmp_path / "records.jsonl", []
 
     def watch(event: Event) -> None:

@@ -52,7 +52,9 @@ def test_proofs_are_shown_saved_and_checked_again(tmp_path: Path, capsys: pytest
     assert "proved infinite" in said
     assert "rep-1 (%)" not in said
     assert "run does not always stop: greedy had not ended on 100.00% of 40 random contexts" in " ".join(said.split())
-    assert said.rstrip().splitlines()[-1].startswith("    eosin.decode(")
+    *_, code, more = said.rstrip().splitlines()
+    assert code.startswith("    eosin.decode(")
+    assert more.startswith("compare the fixes: eosin fix run --budget ")
     (origin,) = json.loads(out.with_suffix(".origin").read_text(encoding="utf-8"))
     assert (origin["run"], origin["contexts_from"], origin["head"]) == ("run", "random", "softmax")
     assert origin["text"].endswith("text.txt")

@@ -49,7 +49,7 @@ def test_the_command_is_installed_and_the_module_is_the_same():
     for command in ([str(Path(sys.executable).parent / "eosin")], [sys.executable, "-m", "eosin"]):
         assert (
             subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
-            == "eosin 0.2.0.dev0\n"
+            == "eosin 0.2.0\n"
         )
 
 
@@ -313,7 +313,7 @@ def test_without_a_command_the_help_is_printed_in_two_groups(capsys: pytest.Capt
     text = capsys.readouterr().out
     mine, paper = text.split("my model:")[1].split("the paper:")
     assert [line.split()[0] for line in mine.split("\n") if line.strip()] == list(GROUPS["my model"])
-    assert list(GROUPS["my model"]) == ["doctor", "audit", "trace", "decode", "certify", "report"]
+    assert list(GROUPS["my model"]) == ["doctor", "audit", "trace", "decode", "certify", "fix", "report"]
     assert [line.split()[0] for line in paper.split("\n\n")[0].split("\n") if line.strip()] == list(GROUPS["the paper"])
     assert list(GROUPS["the paper"]) == ["prepare", "train", "reproduce"]
 

@@ -8,7 +8,9 @@ pytest.importorskip("transformers")
 from families import FAMILIES, save_family
 
 from eosin.hub.doctor import CHECKS, examine, read_model_files
-from eosin.hub.endings import find_turn_end
+from eosin.hub.endings import find_turn_end, find_turn_text
+
+STOPS = {"a template without an end": "\n\n### Response:"}
 
 
 @pytest.fixture(params=FAMILIES)
@@ -21,6 +23,13 @@ def test_the_end_of_an_answer_is_found(name: str, tmp_path: Path):
     ends = files.tokenizer.convert_ids_to_tokens(list(find_turn_end(files.tokenizer)))
     assert ends == ([FAMILIES[name].turn_end] if FAMILIES[name].turn_end else [])
     assert set(find_turn_end(files.tokenizer)) <= set(files.endings)  # an audit stops there
+
+
+def test_where_no_token_ends_an_answer_the_beginning_of_the_next_turn_is_a_stop_string(name: str, tmp_path: Path):
+    files = read_model_files(str(save_family(FAMILIES[name], tmp_path)))
+    text = find_turn_text(files.tokenizer)
+    assert text == STOPS.get(name)
+    assert any(f"stop_strings=[{text!r}]" in found.fix for found in examine(files)) == (text is not None)
 
 
 def test_there_is_something_wrong_only_where_something_is(name: str, tmp_path: Path):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from records_made_up import record
 
 import eosin
-from eosin.auditing.audit import choose_share, may_loop
+from eosin.auditing.shards import choose_share, may_loop
 from eosin.causes import Cause
 from eosin.decoding.floor import Floor
 from eosin.decoding.job import to_decoder
@@ -201,7 +201,7 @@ def test_no_followed_loop_ended_and_the_interval_is_honest():
 @pytest.mark.parametrize("late", [0.0, 0.02, 0.3])
 def test_whole_audits_are_unbiased_and_cover(late: float, monkeypatch: pytest.MonkeyPatch):
     """Each shard is an audit of 100 contexts that are drawn anew: the truth is that of the distribution."""
-    monkeypatch.setattr("eosin.auditing.audit.SHARD", 100)
+    monkeypatch.setattr("eosin.auditing.shards.SHARD", 100)
     truth, model = 0.8 - late, LateLoops.draw(30_000, seed=7, late=late)
     found = eosin.audit(model, model.prefixes, ["greedy"], max_steps=L, follow_loops=0.3)
     ratios = [record.ratio for record in found.records]

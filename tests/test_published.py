@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from command_line import files, run, start
 
-from eosin.auditing import audit
+from eosin.auditing import shards
 from eosin.contracts import Decoder
 from eosin.decoding.decode import complete
 from eosin.decoding.job import Job
@@ -145,7 +145,7 @@ def test_a_kill_loses_one_decoder_at_most(place: Path, monkeypatch: pytest.Monke
             decoded.append(str(decoder))
             yield completion
 
-    monkeypatch.setattr(audit, "complete", complete_and_note)
+    monkeypatch.setattr(shards, "complete", complete_and_note)
     assert run(*REPRODUCE) == 0
     taken = [json.loads(line)["seconds"] for line in Path("out", PIECES).read_text().splitlines()]
     assert taken[0] >= 100 > taken[1]  # the seconds of the killed process count

@@ -763,8 +763,16 @@ def test_what_is_known_of_runs_is_kept_beside_their_records(tmp_path: Path):
         ("greedy", {"run": "demo"}, "eosin.Floor(eosin.load('demo'), epsilon=1e-3)"),
         ("nucleus:0.9", {"settings": "s"}, "eosin decode runs/lstm --decoder consistent-nucleus:0.9"),
         ("beam:4", {"model": {"kind": "CausalLM"}}, "logits_processor=[floor]"),
-        ("nucleus:0.9", {"model": {"kind": "CausalLM"}}, "top_p=0.9, custom_generate=eosin.hub.consistent"),
-        ("top-k:50,temperature=0.7", {"model": {"kind": "CausalLM"}}, "top_k=50, temperature=0.7, custom_generate"),
+        (
+            "nucleus:0.9",
+            {"model": {"kind": "CausalLM"}},
+            "top_k=0, top_p=0.9, temperature=1.0, custom_generate=eosin.hub.consistent",
+        ),
+        (
+            "top-k:50,temperature=0.7",
+            {"model": {"kind": "CausalLM"}},
+            "top_k=50, top_p=1.0, temperature=0.7, custom_generate",
+        ),
     ],
 )
 def test_the_fix_to_copy_is_for_the_model_and_the_decoder(decoder: str, how: dict[str, Any], code: str):

@@ -23,6 +23,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from on_workers import list_children, wait_for
 from texts import real_sentences, write_lines
 from watches import stop_now
 
@@ -1292,3 +1293,45 @@ def test_bad_exhibits_raise(tmp_path: Path):
     path.write_text('kind = "ratios"\ntitle = "mine"\nmodels = [3]')
     with pytest.raises(BadInput):
         load_exhibit(str(path))
+
+
+# workers
+
+
+def read_outcomes(out: Path) -> dict[str, dict[str, object]]:
+    """What every piece came to, without how long it took."""
+    lines = map(json.loads, (out / PIECES).read_text(encoding="utf-8").splitlines())
+    timed = ("seconds", "training_seconds", "machine")
+    return {line["name"]: {key: value for key, value in line.items() if key not in timed} for line in lines}
+
+
+@pytest.mark.slow
+def test_workers_make_the_same_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Also if one of them is killed in the middle of a training, and the rest is stopped and begun again."""
+    chosen, here, there = preset(tmp_path, "table-1-word", "lengths", epochs=12), tmp_path / "here", tmp_path / "there"
+    reproduce(chosen, "--out", here, "--threads", 1)
+    command = [sys.executable, "-m", "eosin", "reproduce", str(chosen), "--out", str(there), "--workers", "2"]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: list((there / "runs").glob("*/log.jsonl")))
+    os.kill(list_children(driver.pid)[0], signal.SIGKILL)
+    assert driver.stderr
+    assert any("a worker is lost: it was killed" in line for line in driver.stderr)
+    _, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 0, errors
+    assert read_outcomes(there) == read_outcomes(here)
+    for path in (here / "records").rglob("*.jsonl"):
+        assert (there / path.relative_to(here)).read_bytes() == path.read_bytes()
+    reproduce(chosen, "--out", there, "--dry-run", "--json")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["stages"] == []
+
+
+def test_a_dry_run_says_how_wide_a_plan_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    reproduce(preset(tmp_path, "table-1-word", "lengths"), "--out", tmp_path / "out", "--dry-run")
+    stages = [line for line in capsys.readouterr().out.splitlines() if line.startswith("at once")]
+    assert len(stages) == 3
+    assert stages[1:] == ["at once, stage 2: 3 (3 training)", "at once, stage 3: 3 (3 audit)"]
+
+
+def test_gpus_are_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chosen = preset(tmp_path, "lengths")
+    assert "--gpus-per-training is for a cluster" in refused(capsys, chosen, "--gpus-per-training", "0.5")

@@ -100,3 +100,20 @@ def test_doctor_and_audit(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     checks = json.loads(capsys.readouterr().out)
     (padding,) = [finding for finding in checks["findings"] if "padding token is an eos" in finding["what"]]
     assert not padding["wrong"]
+
+
+def test_the_code_of_fix_does_what_was_measured(
+    opened: tuple[CausalLM, HubTokenizer], tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    main(["fix", "hf:smollm2", "--prompts", "prompts.txt", "--budget", "16", "--max-steps", "20", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["recommended"], found["candidates"][-1]["ratio"]) == ("floor", 0)
+    (path,) = tmp_path.glob("fixes/smollm2/floor-*.completions")
+    measured = {table["context"]: table["tokens"] for table in map(json.loads, path.read_text().splitlines())}
+    lm, tokenizer = opened
+    for number, text in enumerate(TEXTS):
+        names = {"model": lm.model, "tokenizer": tokenizer.inner, "inputs": tokenizer.inner(text, return_tensors="pt")}
+        exec(found["code"], names)
+        assert names["output"][0, names["inputs"]["input_ids"].shape[1] :].tolist() == measured[number]

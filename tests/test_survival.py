@@ -135,10 +135,10 @@ def test_the_roulette_changes_nothing_on_average(weight: float, least: float):
 
 
 def test_shards_of_estimates_add_up(monkeypatch: pytest.MonkeyPatch):
-    from eosin.auditing import audit as run
+    from eosin.auditing import shards
 
     whole = eosin.audit(MODEL, [[1]] * 50, ["ancestral"], max_steps=30, survival=True).by_decoder["ancestral"].counts
-    monkeypatch.setattr(run, "SHARD", 7)
+    monkeypatch.setattr(shards, "SHARD", 7)
     parts = eosin.audit(MODEL, [[1]] * 50, ["ancestral"], max_steps=30, survival=True).by_decoder["ancestral"].counts
     for step in list_reported_steps(30):
         assert parts.ratio(step).value == pytest.approx(whole.ratio(step).value, rel=1e-12)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eosin.models.neural_lm import NeuralLM as NeuralLM
     from eosin.outcome import Completions as Completions
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 # imported when first asked for: a table can be printed on a laptop without torch
 _MODULES = {

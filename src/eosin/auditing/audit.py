@@ -1,47 +1,30 @@
 """Audits: model x decoder x contexts x seed -> records.
 
 Contexts stream through the pool of `decoding.loop`, and each completion is counted as it ends. Counts are kept by shard
-of contexts. A shard's record is written when its last context is done, so a kill loses only unfinished shards: the same
-audit finds the existing records and continues with the rest.
+of contexts, which may be counted elsewhere. A shard's record is written when its last context is done, so a kill loses
+only unfinished shards: the same audit finds the existing records and continues with the rest.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import torch
-from msgspec import structs
-from torch import Tensor
-
 import eosin
-from eosin.auditing.identity import hash_behaviour, identify, identify_decoder
-from eosin.auditing.tally import MOST_EXAMPLES, Tally
+from eosin.auditing.shards import AuditPlan, CountedShard, name_shard
+from eosin.auditing.units import RunUnits, count_elsewhere
 from eosin.contracts import Decoder, Generative
-from eosin.decoding.batch_invariance import is_steady
-from eosin.decoding.decode import complete
-from eosin.decoding.job import Contexts, Job, Prefixes, pool_of
-from eosin.decoding.loop import SMALLEST_BATCH, Cohort, Loop
-from eosin.decoding.loop_sampling import REPEATING, LoopSampler
-from eosin.decoding.spec import is_specified
+from eosin.decoding.job import Prefixes
 from eosin.decoding.stopping import StopStrings
-from eosin.decoding.survival import survival_of
-from eosin.devices import device_of, eval_mode
 from eosin.errors import BadInput
 from eosin.events import Event, Watch, ignore
-from eosin.guarantees.certificate import certify
-from eosin.outcome import Completion
-from eosin.proofs.drift import Looping, measure_drifts
-from eosin.proofs.dynamics import dynamics_of
-from eosin.proofs.prover import Prover, prover_of
 from eosin.proofs.saved_cycles import (
     CertifiedCycle,
     append_certificates,
@@ -49,21 +32,14 @@ from eosin.proofs.saved_cycles import (
     read_certificates,
 )
 from eosin.records.record import Record, add_shards, read_records
-from eosin.records.signature import ALL, Signature
+from eosin.records.signature import ALL
 from eosin.report.audits import tabulate_audit
 from eosin.report.tables import render_text
-from eosin.states import can_recur
 from eosin.storage.files import keep_copy, write_text
-from eosin.storage.json_lines import append_lines
+from eosin.storage.json_lines import append_lines, read_lines, write_lines
 from eosin.storage.locks import hold_lock
 
 logger = logging.getLogger(__name__)
-SHARD = 1000
-"""Contexts whose counts are written together; fewer if the model decodes fewer at a time."""
-FOLLOWED = 3.5
-"""By default this number over the root of the number of contexts is the share of loops that are followed."""
-FEW = 100
-"""Of fewer contexts all loops are followed by default: little would be saved, and the interval would say little."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +80,7 @@ def audit(
     text_of: Callable[[list[int]], str] | None = None,
     stop: StopStrings | None = None,
     watch: Watch = ignore,
+    run: RunUnits | None = None,
 ) -> Audit:
     """Decode every prefix with every decoder and count how it ends.
 
@@ -122,179 +99,98 @@ def audit(
     watch     gets the events "step" (contexts, rows), "completion" (completion, decoder), "shard" (record) and
               "decoder" (record, seconds), when all contexts of a decoder are counted; if it raises `Stopped`, the audit
               ends, and finished shards are in `out`
+    run       does shards elsewhere (`auditing.units`); by default they are counted in this process
 
     The other arguments are those of `eosin.decode`.
     """
-    job = Job.create(model, prefixes, max_steps=max_steps, seed=seed, pool=pool, stop=stop)
-    parsed = check_decoders(decoders, job, survival)
-    check_share(follow_loops, survival)
-    signature = {
-        **describe_job(job, name),
-        "estimator": "survival" if survival else "count",
-        "proofs": proofs and not survival and stop is None,
-        **({"stop": list(stop.strings)} if stop else {}),
-        **({"follow_loops": follow_loops, "loop_tokens": REPEATING} if follow_loops < 1 else {}),
-        **(about or {}),
-    }
-    wanted = {str(each): {**signature, "decoder": str(each), **identify_decoder(each)} for each in parsed}
-    with open_records(out) as (there, write), eval_mode(model):
-        done = check_records(there, out, signature)
-        check_same_decoders(done, parsed, out)
-        check_certificates(out, signature["model"])
-        steady = is_steady_for(job, parsed)
-        for decoder in parsed:
-            shards = {record.signature.shard for record in done if record.signature.decoder == str(decoder)}
-            if ALL in shards:
-                continue
-            started = time.monotonic()
-            prover = prover_of(model, decoder, steady) if signature["proofs"] else None
-            sampler = LoopSampler(follow_loops, job.seed) if follow_loops < 1 and may_loop(model, decoder) else None
-            counter = ShardCounter(job, decoder, wanted[str(decoder)], prover, sampler, text_of)
-            for record in counter.count(shards, watch):
-                save_certificates(out, counter)
-                write(record)
-                done.append(record)
-                watch(Event("shard", {"record": record}))
-            found = [record for record in done if record.signature.decoder == str(decoder)]
-            watch(Event("decoder", {"record": add_shards(found)[0], "seconds": time.monotonic() - started}))
-    return Audit([record for record in done if record.signature.decoder in wanted], steady)
+    plan = AuditPlan.create(
+        model,
+        prefixes,
+        decoders,
+        max_steps=max_steps,
+        seed=seed,
+        pool=pool,
+        proofs=proofs,
+        survival=survival,
+        follow_loops=follow_loops,
+        about=about,
+        name=name,
+        text_of=text_of,
+        stop=stop,
+    )
+    with open_records(out) as (there, write):
+        done = check_records(there, out, plan.signature)
+        check_same_decoders(done, plan, out)
+        check_certificates(out, plan.signature["model"])
+        missing = list_missing(plan, done)
+        counted = count_here(plan, missing, watch) if run is None else count_elsewhere(run, plan, missing, watch)
+        started = time.monotonic()
+        for shard in counted:
+            save_certificates(out, shard.certificates)
+            write(shard.record)
+            done.append(shard.record)
+            watch(Event("shard", {"record": shard.record}))
+            records = [each for each in done if each.signature.decoder == shard.record.signature.decoder]
+            if len(records) == len(plan.shards):
+                watch(Event("decoder", {"record": add_shards(records)[0], "seconds": time.monotonic() - started}))
+                started = time.monotonic()
+        if missing:
+            done = sort_records(done, list(plan.decoders))
+            rewrite_records(out, done)
+    return Audit([record for record in done if record.signature.decoder in plan.decoders], plan.steady)
 
 
-def save_certificates(out: Path | str | None, counter: ShardCounter) -> None:
+def list_missing(plan: AuditPlan, done: list[Record]) -> list[tuple[str, range]]:
+    """The decoder and the contexts of each shard that is not recorded."""
+    there = {(record.signature.decoder, record.signature.shard) for record in done}
+    return [
+        (decoder, shard)
+        for decoder in plan.decoders
+        for shard in plan.shards
+        if not {(decoder, ALL), (decoder, name_shard(shard))} & there
+    ]
+
+
+def count_here(plan: AuditPlan, missing: list[tuple[str, range]], watch: Watch) -> Iterator[CountedShard]:
+    for decoder, group in groupby(missing, key=itemgetter(0)):
+        yield from plan.count(decoder, [shard for _, shard in group], watch)
+
+
+def sort_records(records: list[Record], decoders: list[str]) -> list[Record]:
+    """Records of other decoders, then decoder by decoder, the shards in order: sums of floats depend on it."""
+    places = {decoder: place for place, decoder in enumerate(decoders)}
+
+    def find_place(record: Record) -> tuple[int, int]:
+        place, shard = places.get(record.signature.decoder, -1), record.signature.shard
+        return place, 0 if place < 0 or shard == ALL else int(shard.partition("-")[0])
+
+    return sorted(records, key=find_place)
+
+
+def rewrite_records(out: Path | str | None, records: list[Record]) -> None:
+    """Put a finished file in order, if it is not: whoever finished first, the file is the same."""
+    lines = [record.to_line() for record in records]
+    if out is not None and list(read_lines(Path(out), "records")) != lines:
+        write_lines(Path(out), lines)
+
+
+def save_certificates(out: Path | str | None, certificates: list[CertifiedCycle]) -> None:
     """Before the records that count on them."""
-    if out is not None and (certificates := counter.list_certificates()):
+    if out is not None and certificates:
         append_certificates(cycles_path(Path(out)), certificates)
 
 
-def check_decoders(decoders: Sequence[str | Decoder], job: Job, survival: bool) -> list[Decoder]:
-    if isinstance(decoders, str) or not isinstance(decoders, Sequence):
-        raise BadInput(f"decoders must be a list, as in ['greedy', 'nucleus:0.2'], got {decoders!r}")
-    parsed = [job.check_decoder(decoder) for decoder in decoders]
-    if not parsed:
-        raise BadInput("name at least one decoder, as in 'greedy'")
-    if survival and job.stop is not None:
-        raise BadInput("survival is estimated along paths that nothing but eos ends; leave out the stop strings")
-    return [survival_of(decoder) for decoder in parsed] if survival else parsed
-
-
-def check_share(share: float, survival: bool) -> None:
-    if not 0 < share <= 1:
-        raise BadInput(f"follow_loops must be a share above 0 and at most 1, as in 0.1, got {share!r}")
-    if survival and share < 1:
-        raise BadInput("survival is estimated along whole paths; leave out follow_loops (--follow-loops)")
-
-
-def may_loop(model: Generative, decoder: Decoder) -> bool:
-    """Whether a loop says that a context may not end: nothing guarantees an end, and the decoder has one row."""
-    return decoder.rows_per_context == 1 and not decoder.keeps_eos and certify(model, decoder).consistent is None
-
-
-def choose_share(model: Generative, prefixes: Prefixes) -> float:
-    """The usual share of loops to follow: all, where loops can be proved infinite, and of few contexts.
-
-    Else it falls with the root of the number of contexts. Then the error from loops that are left falls as that from
-    the contexts, and the interval is about 1.5 times as wide as that of a full count (docs/speed.md).
-    """
-    job = Job.create(model, prefixes, max_steps=1)
-    with eval_mode(model):
-        state = Loop(job, job.check_decoder("greedy")).enter([job.contexts[0]]).state
-    count = len(job.contexts)
-    return 1.0 if count < FEW or can_recur(state) else round(FOLLOWED / math.sqrt(count), 3)
-
-
-def is_steady_for(job: Job, decoders: Sequence[Decoder]) -> bool:
-    """Whether the model gives the same bits in all batches in which these decoders may call it."""
-    largest = min(job.pool, len(job.contexts) * max(decoder.rows_per_context for decoder in decoders))
-    return is_steady(job.model, take_first_prefixes(job.contexts), largest)
-
-
-def take_first_prefixes(contexts: Contexts) -> Tensor:
-    """Of the first contexts, those that are as long as the first."""
-    first = [contexts[place].prefix for place in range(min(len(contexts), SMALLEST_BATCH))]
-    return torch.stack([prefix for prefix in first if len(prefix) == len(first[0])])
-
-
-@dataclass
-class ShardCounter:
-    """One decoder on all contexts of a job, counted by shard."""
-
-    job: Job
-    decoder: Decoder
-    signature: dict[str, Any]
-    prover: Prover | None
-    sampler: LoopSampler | None
-    text_of: Callable[[list[int]], str] | None
-    drifts: dict[tuple[int, ...], tuple[int, int, int, float]] = field(default_factory=dict)
-    """For each cycle, the context of an example and what changes in its state."""
-
-    def count(self, done: set[str], watch: Watch) -> Iterator[Record]:
-        """A record for each shard that is not done yet, in the order in which they are finished."""
-        job, size = self.job, min(SHARD, pool_of(self.job.model))  # the same shards in any pool
-        total = len(job.contexts)
-        shards = [range(start, min(start + size, total)) for start in range(0, total, size)]
-        missing = [shard for shard in shards if name_shard(shard) not in done]
-        share = self.sampler.share if self.sampler else 1.0
-        tallies = {shard.start: Tally(shard.start, len(shard), job.max_steps, share) for shard in missing}
-        contexts = (job.contexts[place] for shard in missing for place in shard)
-        for completion in complete(job, self.decoder, contexts=contexts, watch=watch, prove=self._retire):
-            start = completion.index // size * size
-            followed = self.sampler.followed.pop(completion.index, None) if self.sampler else None
-            tallies[start].add(completion, followed)
-            if tallies[start].is_full:
-                yield self._record(tallies.pop(start))
-
-    def _retire(self, cohort: Cohort) -> Cohort:
-        """The cohort without rows that are proved infinite, and without loops that are not followed."""
-        cohort = self.prover(cohort) if self.prover else cohort
-        return self.sampler(cohort) if self.sampler else cohort
-
-    def _record(self, tally: Tally) -> Record:
-        self._measure_drifts(tally)
-        if self.text_of is not None:
-            for cycle, loop in tally.loops.items():
-                tally.loops[cycle] = structs.replace(loop, text=self.text_of(list(cycle)))
-        shard = name_shard(range(tally.start, tally.start + len(tally.unended)))
-        return Record(Signature.from_table({**self.signature, "shard": shard}), tally.to_counts())
-
-    def _measure_drifts(self, tally: Tally) -> None:
-        """Measure, once for each loop without a proof, what changes in the state of an example."""
-        dynamics = dynamics_of(self.job.model)
-        if dynamics is None:
-            return
-        new = {cycle: completion for cycle, completion in tally.examples.items() if cycle not in self.drifts}
-        new = dict(list(new.items())[: MOST_EXAMPLES - len(self.drifts)])
-        if new:
-            loops = [self._find_loop(completion, len(cycle)) for cycle, completion in new.items()]
-            drifts = measure_drifts(self.job.model, dynamics, loops)
-            for (cycle, completion), drift in zip(new.items(), drifts, strict=True):
-                self.drifts[cycle] = completion.index, *drift
-        for cycle in tally.examples.keys() & self.drifts.keys():
-            tally.loops[cycle] = structs.replace(tally.loops[cycle], drift=self.drifts[cycle])
-
-    def _find_loop(self, completion: Completion, period: int) -> Looping:
-        prefix = self.job.contexts[completion.index].prefix
-        return Looping(prefix, completion.tokens.to(prefix.device, prefix.dtype), period)
-
-    def list_certificates(self) -> list[CertifiedCycle]:
-        """Certificates of all cycles so far; none for a decoder without a specification, which nobody could check."""
-        cycles = self.prover.cycles if self.prover and is_specified(self.decoder) else []
-        return [CertifiedCycle(cycle, str(self.decoder), self.signature["model"]) for cycle in cycles]
-
-
-def check_same_decoders(done: list[Record], decoders: Sequence[Decoder], out: Path | str | None) -> None:
-    """Raise BadInput if one name stands for two decoders: the caller's code may have changed."""
+def check_same_decoders(done: list[Record], plan: AuditPlan, out: Path | str | None) -> None:
+    """Raise BadInput if the records of a decoder are of another one: the caller's code may have changed."""
     there: dict[str, Any] = {record.signature.decoder: record.signature.table.get("made_of") for record in done}
-    known: dict[str, Any] = {}
-    for decoder in decoders:
-        name, made_of = str(decoder), identify_decoder(decoder).get("made_of")
-        if known.setdefault(name, made_of) != made_of:
-            raise BadInput(f"{name} is the name of two different decoders; rename one")
+    for name, signature in plan.signatures.items():
+        made_of = signature.get("made_of")
         if there.get(name, made_of) != made_of:
             raise BadInput(
                 f"the code of {name} has changed since the records in {out} were made; name another file (--out), or "
                 "delete that one"
             )
-        if made_of and len(made_of) > 1 and any(record.signature.decoder == name for record in done):
+        if made_of and len(made_of) > 1 and name in there:
             raise BadInput(
                 f"{out} holds records of {name} already, and it cannot be distinguished from others: "
                 f"{', '.join(made_of[1:])} cannot be read; name another file (--out)"
@@ -308,31 +204,6 @@ def check_certificates(out: Path | str | None, model: dict[str, Any]) -> None:
     for certificate in read_certificates(cycles_path(Path(out))):
         if certificate.model != model:
             raise BadInput(f"{cycles_path(Path(out))} holds certificates of another model; name another file (--out)")
-
-
-def name_shard(shard: range) -> str:
-    return f"{shard.start}-{shard.stop - 1}"
-
-
-def describe_job(job: Job, name: str | None = None) -> dict[str, Any]:
-    """The part of a signature that does not depend on the decoder: everything in the job that decides the counts."""
-    prefixes = sha256()
-    for context in job.contexts:
-        prefixes.update(json.dumps(context.prefix.tolist()).encode())
-    model = {
-        **identify(job.model),
-        "behaviour": hash_behaviour(job.model, take_first_prefixes(job.contexts), job.max_steps),
-    }
-    return {
-        "eosin": eosin.__version__,
-        "torch": torch.__version__,
-        "device": str(device_of(job.model) or "cpu"),
-        "threads": torch.get_num_threads(),
-        "model": model if name is None else {**model, "name": name},
-        "contexts": {"count": len(job.contexts), "digest": prefixes.hexdigest()[:16]},
-        "max_steps": job.max_steps,
-        "seed": job.seed,
-    }
 
 
 def is_of_another_version(path: Path, there: Sequence[Record]) -> bool:

@@ -97,9 +97,17 @@ class Tally:
         if completion.proof is not None:
             proofs = frozenset([completion.proof.by])
             loop = structs.replace(loop, proved=StepSummary.of(completion.steps), proofs=proofs)
-        elif len(self.examples) < MOST_EXAMPLES:
-            self.examples.setdefault(cycle, completion)
+        else:
+            self._keep_example(cycle, completion)
         self.loops[cycle] = self.loops[cycle] + loop if cycle in self.loops else loop
+
+    def _keep_example(self, cycle: tuple[int, ...], completion: Completion) -> None:
+        """Keep the first context in each of the loops that come first: the order in which they end does not matter."""
+        known = self.examples.get(cycle)
+        if known is None or completion.index < known.index:
+            self.examples[cycle] = completion
+        if len(self.examples) > MOST_EXAMPLES:
+            del self.examples[max(self.examples, key=lambda each: self.examples[each].index)]
 
     def _add_ngrams(self, tokens: TokenArray, length: int) -> None:
         """Count those of the first `length` tokens. If fewer tokens are given, the missing ones repeat them."""

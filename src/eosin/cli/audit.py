@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from eosin.auditing.audit import Audit, audit, choose_share
+from eosin.auditing.audit import Audit, audit
 from eosin.auditing.logs import (
     LOG,
     audit_log,
@@ -23,6 +24,8 @@ from eosin.auditing.logs import (
     tabulate_log,
     tabulate_log_loops,
 )
+from eosin.auditing.shards import AuditPlan, choose_share
+from eosin.auditing.units import count_unit
 from eosin.bundled_runs import TWINS
 from eosin.cli.completions import Examples, write_completions
 from eosin.cli.model import (
@@ -30,13 +33,16 @@ from eosin.cli.model import (
     add_decoding_options,
     choose_max_steps,
     choose_prefixes,
+    name_contexts,
     open_model,
     parse_decoders,
 )
 from eosin.cli.numbers import real_number, whole_number
 from eosin.cli.progress import announce_decoder, count_events
 from eosin.cli.terminal import escape_for_terminal
+from eosin.cli.workers import add_worker_options, choose_threads, has_workers, hire_crew, run_and_tell
 from eosin.contracts import Decoder
+from eosin.devices import use_threads
 from eosin.errors import BadInput
 from eosin.events import Event
 from eosin.loading import import_hub
@@ -47,6 +53,8 @@ from eosin.report.audits import tabulate_audit
 from eosin.report.origin import SOFTMAX, Origin, index_origins, origin_path, read_origins, save_origin
 from eosin.report.tables import render_text
 from eosin.report.verdict import propose_fix, render_verdict, write_verdict
+from eosin.scale.crew import Crew, Unit
+from eosin.scale.worker import Work
 from eosin.storage.files import resolve_path
 from eosin.training.run import Run
 
@@ -65,6 +73,8 @@ examples:
   eosin audit hf:my-model --prompts prompts.txt --decoders greedy,nucleus:0.9 --max-steps 500
   eosin audit py:my_model.py:load --prompts prompts.txt --decoders greedy,nucleus:0.9
   eosin audit runs/lstm --decoders ancestral,consistent-nucleus:0.9 --survival
+  eosin audit runs/lstm --workers 8
+  eosin audit runs/lstm --on ray://head:10001
   eosin audit log:generations.jsonl"""
 
 PAPER_DECODERS = "ancestral,greedy,beam:2,beam:4,top-k:2,top-k:4,nucleus:0.2,nucleus:0.4"
@@ -120,6 +130,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=list(FAIL_ON),
         help="compare --fail-above with the ratio (default), or with the lower or upper end of its 95%% interval",
     )
+    add_worker_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -131,15 +142,14 @@ def run(options: argparse.Namespace) -> None:
         raise BadInput(f"--field is for logs ({LOG}FILE), and {options.model} is a model: leave it out")
     is_demo = options.model in TWINS
     names = TWINS.get(options.model, (options.model,))
-    if options.decoders is None and is_demo:
-        options.decoders = DEMO_DECODERS
-    if options.count is None and is_demo and options.prompts is None:
-        options.count = DEMO_COUNT
+    set_defaults(options)
     audits: dict[str, Audit] = {}
     files: list[Path] = []
-    for name in names:
-        audits[name], out = audit_model(name, rename_files(options, name) if len(names) > 1 else options)
-        files.append(out)
+    with use_threads(choose_threads(options)), hire_crew(options) if has_workers(options) else nullcontext() as crew:
+        for name in names:
+            given = rename_files(options, name) if len(names) > 1 else options
+            audits[name], out = audit_model(name, given, crew)
+            files.append(out)
     if options.json:
         tables = {name: audit_to_json(result) for name, result in audits.items()}
         print(json.dumps(tables if is_demo else tables[options.model]))
@@ -147,6 +157,14 @@ def run(options: argparse.Namespace) -> None:
         print(format_audits(list(audits.values()), files, options))
     if options.fail_above is not None:
         exit_on_failures(list(find_failures({name: list_ratios(each) for name, each in audits.items()}, options)))
+
+
+def set_defaults(options: argparse.Namespace) -> None:
+    """Those of a model that comes with the package."""
+    if options.decoders is None and options.model in TWINS:
+        options.decoders = DEMO_DECODERS
+    if options.count is None and options.model in TWINS and options.prompts is None:
+        options.count = DEMO_COUNT
 
 
 def run_log(options: argparse.Namespace) -> None:
@@ -162,6 +180,8 @@ def run_log(options: argparse.Namespace) -> None:
         "completions",
         "survival",
         "follow_loops",
+        "workers",
+        "on",
     ):
         if vars(options)[key] not in (None, False):
             raise BadInput(f"--{key.replace('_', '-')} decides a decoding, and a log has its generations: leave it out")
@@ -203,8 +223,8 @@ def rename_files(options: argparse.Namespace, name: str) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(options), **renamed})
 
 
-def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
-    """An audit of a model, and the file of its records."""
+def open_audit(name: str, options: argparse.Namespace) -> tuple[LoadedModel, dict[str, Any]]:
+    """A model, and what `eosin.audit` is asked about it."""
     given = None if options.decoders is None else parse_decoders(options.decoders)
     loaded = open_model(name, options)
     prefixes = choose_prefixes(loaded, options, options.count)
@@ -212,6 +232,37 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     options.max_steps = choose_max_steps(loaded, prefixes, options)
     if options.follow_loops is None and not options.survival:
         options.follow_loops = choose_share(loaded.model, prefixes)
+    return loaded, {
+        "model": loaded.model,
+        "prefixes": prefixes,
+        "decoders": decoders,
+        "max_steps": options.max_steps,
+        "seed": options.seed,
+        "pool": options.pool,
+        "proofs": not options.no_proofs,
+        "survival": options.survival,
+        "follow_loops": options.follow_loops or 1.0,
+        "about": {**loaded.describe(), "contexts_from": name_contexts(options), **loaded.describe_precision()},
+        "text_of": loaded.tokenizer.decode,
+        "stop": loaded.stop,
+    }
+
+
+def open_work(options: argparse.Namespace) -> Work:
+    """What a worker does: it counts shards of the models that the units name."""
+    set_defaults(options)
+
+    @cache
+    def plan(name: str) -> AuditPlan:
+        return AuditPlan.create(**open_audit(name, argparse.Namespace(**vars(options)))[1])
+
+    return lambda unit, watch: count_unit(plan(unit["model"]), unit, watch)
+
+
+def audit_model(name: str, options: argparse.Namespace, crew: Crew | None) -> tuple[Audit, Path]:
+    """An audit of a model, and the file of its records."""
+    loaded, question = open_audit(name, options)
+    prefixes, decoders = question["prefixes"], question["decoders"]
     out = options.out or loaded.audits / name_records(options, loaded, len(prefixes))
     taken = map(resolve_path, (out, cycles_path(out), examples_path(out), origin_path(out)))
     if options.completions and resolve_path(options.completions) in taken:
@@ -220,7 +271,6 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
     def describe(index: int) -> dict[str, str]:
         return {"model": loaded.describe()["run"], "prefix": loaded.decode_prefix(list(map(int, prefixes[index])))}
 
-    about = {**loaded.describe(), "contexts_from": name_contexts(options), **loaded.describe_precision()}
     with (
         count_events("completion", len(prefixes) * len(decoders)) as progress,
         write_completions(options.completions, out, loaded.tokenizer, describe) as writer,
@@ -235,26 +285,17 @@ def audit_model(name: str, options: argparse.Namespace) -> tuple[Audit, Path]:
 
         try:
             result = audit(
-                loaded.model,
-                prefixes,
-                decoders,
-                max_steps=options.max_steps,
-                seed=options.seed,
-                pool=options.pool,
-                proofs=not options.no_proofs,
-                survival=options.survival,
-                follow_loops=options.follow_loops or 1.0,
-                out=out,
-                about=about,
-                watch=watch,
-                text_of=loaded.tokenizer.decode,
-                stop=loaded.stop,
+                **question, out=out, watch=watch, run=partial(run_shards, options, crew, name) if crew else None
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"finished shards are in {out}; the same command continues") from None
     if loaded.run is not None:
         save_origin(out, describe_origin(loaded.run, name_contexts(options), len(prefixes)))
     return result, out
+
+
+def run_shards(options: argparse.Namespace, crew: Crew, name: str, units: Mapping[str, Unit]) -> Iterator[Event]:
+    return run_and_tell(options, crew, {key: {**unit, "model": name} for key, unit in units.items()})
 
 
 def choose_decoders(loaded: LoadedModel) -> Sequence[Decoder]:
@@ -289,13 +330,6 @@ def describe_origin(run: Run, contexts_from: str, count: int) -> Origin:
     )
 
 
-def name_contexts(options: argparse.Namespace) -> str:
-    """Where the contexts come from, in a word."""
-    if options.prompts is None:
-        return options.contexts or "test"
-    return re.sub(r"[^\w.+]+", "_", options.prompts.stem) + ("_chat" if options.chat else "")
-
-
 def name_records(options: argparse.Namespace, loaded: LoadedModel, count: int) -> str:
     parts = [name_contexts(options), count, options.max_steps, options.seed, *loaded.describe_precision().values()]
     how = ["survival"] * options.survival + ["no-proofs"] * (options.no_proofs and not options.survival)
@@ -322,7 +356,10 @@ def format_audits(audits: list[Audit], files: list[Path], options: argparse.Name
     origins = index_origins(read_origins(files))
     fix = propose_fix(records, origins=origins, model=options.model)
     verdict = render_verdict(list(write_verdict(records, origins=origins)), fix)
-    return "\n".join([*parts, "", *map(escape_for_terminal, verdict)])
+    prompts = ["--prompts", str(options.prompts), *["--chat"] * options.chat] if options.prompts else []
+    compare = ["eosin", "fix", options.model, *prompts, "--budget", str(records[0].signature.max_steps)]
+    more = [f"compare the fixes: {shlex.join(compare)}"] if fix else []
+    return "\n".join([*parts, "", *map(escape_for_terminal, [*verdict, *more])])
 
 
 def audit_to_json(result: Audit) -> dict[str, dict[str, Any]]:

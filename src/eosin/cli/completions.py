@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
+from eosin.causes import Cause
 from eosin.contracts import Decoder
 from eosin.decoding.loops import Tail, tail_of
 from eosin.errors import BadInput
@@ -35,6 +38,14 @@ def completion_to_table(completion: Completion, decoder: Decoder, tokenizer: Any
         "text": tokenizer.decode(tokens),
         "tokens": tokens,
     }
+
+
+def parse_completion(line: str) -> Completion:
+    """A completion from its line; how a cycle was proved is not on it."""
+    table = json.loads(line)
+    proof = None if table["cycle"] is None else Proof(tuple(table["cycle"]), by="")
+    tokens = torch.tensor(table["tokens"], dtype=torch.int64, device="cpu")
+    return Completion(table["context"], tokens, Cause(table["cause"]), table["steps"], table["log_prob"], proof)
 
 
 MOST_KEPT = 50

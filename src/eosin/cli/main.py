@@ -23,6 +23,7 @@ GROUPS = {
         "trace": "show the probability and the rank of eos at each step of one decoding, and what removed it",
         "decode": "continue contexts of the corpus, or your own prompts",
         "certify": "say what is guaranteed before decoding: whether it ends, by which theorem and which step",
+        "fix": "try what needs no training on your prompts, recommend one, and print the code to paste",
         "report": "make tables, comparisons and a page from the records of audits, without decoding",
     },
     "the paper": {
@@ -89,10 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run_command(arguments: Sequence[str]) -> None:
     for argument in arguments:
         argument.encode()
+    options = parse_options(arguments)
+    options.run(options)
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command, which workers read too; plugins are run."""
     options = build_parser(arguments).parse_args(arguments)
     for path in options.plugin:
         run_plugin(path)
-    options.run(options)
+    options.arguments = list(arguments)
+    return options
 
 
 def run_plugin(path: Path) -> None:

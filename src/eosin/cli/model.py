@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eosin.auditing.audit import is_steady_for
+from eosin.auditing.shards import is_steady_for
 from eosin.cli.numbers import DEVICE_HELP, whole_number
 from eosin.cli.progress import announce
 from eosin.contracts import Decoder, Movable, Words
@@ -125,7 +125,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
     return hub
 
 
-def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None:
+USUAL_LONGEST = f"{MAX_STEPS}, hf: models {MAX_HUB_STEPS}; less if its window is short"
+
+
+def add_decoding_options(parser: argparse.ArgumentParser, *sources: str, longest: str = USUAL_LONGEST) -> None:
     """What decides a decoding, apart from the decoder; `sources` are those of SOURCES that the command offers."""
     add, hub = parser.add_argument, add_model_options(parser)
     hub.add_argument("--chat", action="store_true", help="put prompts into the chat template")
@@ -144,7 +147,7 @@ def add_decoding_options(parser: argparse.ArgumentParser, *sources: str) -> None
         "--max-steps",
         type=int,
         metavar="L",
-        help=f"longest completion (default: {MAX_STEPS}, hf: models {MAX_HUB_STEPS}; less if its window is short)",
+        help=f"longest completion (default: {longest})",
     )
     add("--seed", type=int, default=0, metavar="N", help="decides every draw (default: 0)")
     add("--no-proofs", action="store_true", help="decode loops to the limit; do not prove them infinite")
@@ -302,6 +305,13 @@ def choose_prefixes(loaded: LoadedModel, options: argparse.Namespace, count: int
     if options.context is not None:
         return loaded.take_context(split, options.context, options.seed)
     return loaded.take_contexts(split, count, options.seed)
+
+
+def name_contexts(options: argparse.Namespace) -> str:
+    """Where the contexts come from, in a word."""
+    if options.prompts is None:
+        return options.contexts or "test"
+    return re.sub(r"[^\w.+]+", "_", options.prompts.stem) + ("_chat" if options.chat else "")
 
 
 def choose_max_steps(loaded: LoadedModel, prefixes: Prefixes, options: argparse.Namespace) -> int:

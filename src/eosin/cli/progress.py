@@ -77,14 +77,15 @@ def announce_decoder(event: Event, file: Any) -> None:
 
 @contextmanager
 def count_events(kind: str, most: int) -> Iterator[Watch]:
-    """A watch that draws how many events of a kind there were, of at most so many."""
+    """A watch that draws how many events of a kind there were, of at most so many, and how many are under way."""
     bar, done = Bar(), 0
 
     def watch(event: Event) -> None:
         nonlocal done
         if event.kind == kind:
             done += 1
-            bar.draw(f"{kind}s", done, most)
+        if event.kind in (kind, "under way"):
+            bar.draw(f"{kind}s", done + event.facts.get(f"{kind}s", 0), most)
 
     try:
         yield watch

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from eosin.cli.numbers import DEVICE_HELP, whole_number
+from eosin.cli.numbers import DEVICE_HELP, real_number, whole_number
 from eosin.cli.terminal import format_duration
+from eosin.cli.workers import add_worker_options, check_workers, has_workers, hire_crew, run_and_tell
 from eosin.errors import BadInput
-from eosin.events import Event, Stopped
+from eosin.events import Event, Stopped, Watch
 from eosin.paper.claims import Verdict
 from eosin.paper.exhibits import EXHIBITS, list_names, load_exhibit
 from eosin.paper.plan import Piece, Plan
@@ -25,10 +26,10 @@ from eosin.paper.presets import PRESETS, load_preset
 from eosin.paper.rendering import PAGE, PLAN, README, Reproduction, check_folder, write_plan
 from eosin.paper.results import PIECES, AnyEntry, Results, RunEntry, find_earlier, lock_results
 from eosin.report.tables import render_text
+from eosin.scale.crew import Crew, Unit, list_stages
+from eosin.scale.local import Here
+from eosin.scale.worker import Work
 from eosin.settings import build, get_section, parse_assignment, read_toml
-
-if TYPE_CHECKING:
-    from eosin.paper.execution import Runner
 
 DESCRIPTION = """PRESET is quick (minutes), small (the paper's data and sizes, few epochs: two hours a model on a CPU),
 seeds (ten initialisations of smaller BPE models: twenty minutes a model), with-unk (BPE of small on text with <unk>),
@@ -44,6 +45,8 @@ examples:
   eosin reproduce published
   eosin reproduce small --only table-1-word table-3-word --runs ~/runs
   eosin reproduce paper --seeds 3 --device cuda
+  eosin reproduce seeds --workers 8
+  eosin reproduce paper --on ray://head:10001 --gpus-per-training 0.25
   eosin reproduce gpt2 --set data.source=wikitext-103 --set pretrained.model=gpt2 --device cuda"""
 
 
@@ -67,7 +70,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--runs", type=parse_folder, metavar="FOLDER", help="runs and corpora (default: OUT/runs)")
     add("--device", default="auto", help=DEVICE_HELP)
     add("--precision", default="auto", help="of the products in training (see eosin train)")
-    add("--threads", type=whole_number(1, 1000), metavar="N", help="CPU threads (default: as many as cores)")
+    add_worker_options(parser)
+    add(
+        "--gpus-per-training",
+        type=real_number(0, 64, "a number from 0 to 64, as in 0.5"),
+        metavar="N",
+        help="GPUs of each worker on a cluster; below 1, several workers share one (default: 1 if there are any)",
+    )
     add("--dry-run", action="store_true", help="only list the pieces, and which of them are finished")
     add("--as-is", action="store_true", help="train nothing; audit the runs that are finished")
     add("--tables-only", action="store_true", help="only make the tables of the results that exist")
@@ -80,6 +89,7 @@ def parse_folder(text: str) -> Path:
 
 
 def run(options: argparse.Namespace) -> None:
+    check_workers(options)
     plan, folder = make_plan(options)
     check_folder(folder)
     check_names(plan)
@@ -205,17 +215,28 @@ def check_extras() -> None:
 
 
 def do_pieces(plan: Plan, results: Results, options: argparse.Namespace) -> None:
-    runs = options.runs or results.folder / "runs"
-    output = sys.stderr if options.json else sys.stdout
+    """Do what is missing, each piece after those that it needs. The results are written here, wherever work is done."""
+    numbered = {piece.name: (number, piece) for number, piece in enumerate(plan.pieces, 1)}
+    missing = {name: {"piece": name} for name, (_, piece) in numbered.items() if not results.is_finished(piece)}
+    output, done = sys.stderr if options.json else sys.stdout, 0
     print(describe_work(plan, results), file=output, flush=True)
-    with start_runner(plan, results, runs, options) as runner:
-        for number, piece in enumerate(plan.pieces, 1):
-            runner.check_stop()
-            if results.is_finished(piece) or not all(map(results.find_run, piece.needed_runs)):
+    with start_crew(results, options) as (crew, watch):
+        for event in run_and_tell(options, crew, missing, plan.needs):
+            done += event.kind == "done"
+            watch(describe_progress(event, done, len(missing)))
+            if event.kind not in ("begun", "done"):
                 continue
-            print(f"[{number}/{len(plan.pieces)}] {describe_piece(piece, plan)}", file=output, flush=True)
-            print(f"    {describe_entry(runner.do(piece))}", file=output, flush=True)
+            number, piece = numbered[event.facts["key"]]
+            if not all(map(results.find_run, piece.needed_runs)):
+                continue
+            if event.kind == "begun":
+                print(f"[{number}/{len(plan.pieces)}] {describe_piece(piece, plan)}", file=output, flush=True)
+            else:
+                fields = event.facts["result"]
+                said = describe_entry(None if fields is None else results.add(piece, fields))
+                print(f"    {piece.name}: {said}" if has_workers(options) else f"    {said}", file=output, flush=True)
     if not any(map(results.is_finished, plan.pieces)):
+        runs = options.runs or results.folder / "runs"
         raise BadInput(f"there is no finished run of {plan.preset.name} in {runs}; name the folder (--runs), or train")
 
 
@@ -233,6 +254,15 @@ def describe_piece(piece: Piece, plan: Plan) -> str:
     return f"{piece.name}{f' (took {format_duration(earlier.seconds)} before)' if earlier else ''}"
 
 
+def describe_progress(event: Event, done: int, total: int) -> Event:
+    """For the bar: how many pieces are done, and how far the last that was heard of is."""
+    if event.kind != "progress":
+        return Event("step")
+    facts = event.facts["facts"]
+    note = f"{event.facts['key']}: {facts['label']} {facts['done']}/{facts['total']}"
+    return Event("progress", {"label": "pieces", "done": done, "total": total, "note": note})
+
+
 def describe_entry(entry: AnyEntry | None) -> str:
     if entry is None:
         return "skipped: not trained to the end"
@@ -240,12 +270,37 @@ def describe_entry(entry: AnyEntry | None) -> str:
     return format_duration(entry.seconds) + perplexity
 
 
+def open_work(options: argparse.Namespace) -> Work:
+    """What a worker does: the pieces that the units name. Those whose runs are not there are skipped."""
+    from eosin.paper.execution import Runner
+
+    plan, folder = make_plan(options)
+    pieces = {piece.name: piece for piece in plan.pieces}
+
+    def work(unit: Unit, watch: Watch) -> dict[str, Any] | None:
+        results, piece = Results(folder), pieces[unit["piece"]]
+        if not all(map(results.find_run, piece.needed_runs)):
+            return None
+        runner = Runner(
+            results=results,
+            runs=options.runs or folder / "runs",
+            device=options.device,
+            precision=options.precision,
+            threads=options.threads,
+            watch=watch,
+            as_is=options.as_is,
+            bundled=frozenset(piece.run for piece in plan.bundled),
+        )
+        return runner.do(piece)
+
+    return work
+
+
 @contextmanager
-def start_runner(plan: Plan, results: Results, runs: Path, options: argparse.Namespace) -> Iterator[Runner]:
-    """A runner that SIGTERM stops after the current step of training or the current completion."""
+def start_crew(results: Results, options: argparse.Namespace) -> Iterator[tuple[Crew, Watch]]:
+    """Workers, or this process, that SIGTERM stops after the current step of training or the current completion."""
     from eosin.cli.progress import announce_decoder, stop_at_signals
     from eosin.devices import use_threads
-    from eosin.paper.execution import Runner
 
     output = sys.stderr if options.json else sys.stdout
     try:
@@ -255,16 +310,12 @@ def start_runner(plan: Plan, results: Results, runs: Path, options: argparse.Nam
                 watch_signals(event)
                 announce_decoder(event, output)
 
-            yield Runner(
-                results=results,
-                runs=runs,
-                device=options.device,
-                precision=options.precision,
-                threads=options.threads,
-                watch=watch,
-                as_is=options.as_is,
-                bundled=frozenset(piece.run for piece in plan.bundled),
+            is_here = not has_workers(options)
+            crew = (
+                Crew(Here(open_work(options), watch), 1) if is_here else hire_crew(options, options.gpus_per_training)
             )
+            with crew:
+                yield crew, watch
     except Stopped as stopped:
         sys.stderr.write("eosin reproduce: stopped; what is finished is saved, and the same command resumes\n")
         sys.exit(128 + stopped.args[0])
@@ -289,15 +340,24 @@ def explain_stop(results: Results) -> Iterator[None]:
 
 
 def list_pieces(plan: Plan, results: Results, as_json: bool) -> str:
-    """Every piece, and whether it is finished."""
+    """Every piece, whether it is finished, and how many of the others can be done at once."""
     finished = {piece.name: results.is_finished(piece) for piece in plan.pieces}
+    missing = [piece for piece in plan.pieces if not finished[piece.name]]
+    stages = list_stages({piece.name: plan.needs[piece.name] for piece in missing})
     if as_json:
-        return json.dumps({"pieces": finished})
+        return json.dumps({"pieces": finished, "stages": stages})
+    what = {piece.name: piece.what for piece in missing}
+    widths = [
+        f"at once, stage {number}: {len(stage)} ("
+        + ", ".join(f"{count} {kind}" for kind, count in Counter(what[name] for name in stage).items())
+        + ")"
+        for number, stage in enumerate(stages, 1)
+    ]
     lines = [
         f"{'finished' if finished[piece.name] else 'missing':>8}  {describe_piece(piece, plan)}"
         for piece in plan.pieces
     ]
-    return "\n".join([*lines, f"{sum(finished.values())} of {len(finished)} pieces are finished"])
+    return "\n".join([*lines, *widths, f"{sum(finished.values())} of {len(finished)} pieces are finished"])
 
 
 def render_tables(reproduction: Reproduction, tables_only: bool) -> str:

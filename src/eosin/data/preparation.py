@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -157,7 +158,7 @@ def list_tensors(splits: dict[str, Split]) -> dict[str, Tensor]:
 def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
     """Write all files of a corpus. The folder appears only when it is complete."""
     remove_leftovers(folder)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}{PARTIAL}")
+    partial = folder.with_name(f"{folder.name}.{platform.node()}.{os.getpid()}{PARTIAL}")
     partial.mkdir(parents=True)
     try:
         corpus.tokenizer.save(partial)
@@ -180,8 +181,8 @@ def write_corpus(corpus: Corpus, source_digest: str, folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove unfinished corpora of processes that have ended."""
-    for leftover in folder.parent.glob(f"{folder.name}.*{PARTIAL}"):
+    """Remove unfinished corpora of processes of this machine that have ended."""
+    for leftover in folder.parent.glob(f"{folder.name}.{platform.node()}.*{PARTIAL}"):
         process = leftover.name.removesuffix(PARTIAL).rpartition(".")[2]
         if process.isdigit() and not is_alive(int(process)):
             shutil.rmtree(leftover, ignore_errors=True)

@@ -406,7 +406,7 @@ def survey(logits: Logits, rows: int, workspace: Workspace) -> NextToken:
     if workspace.order is not None:
         eos_logits = eos_logits.index_select(1, workspace.order)
     block_peaks = join_parts(peaks)
-    best = block_peaks.amax(0)
+    best = block_peaks[0] if len(block_peaks) == 1 else block_peaks.amax(0)
     peak = torch.where(best > lowest, best, eos_logits.amax(1, keepdim=True))
     exact_peak = peak.double()
     log_masses = join_parts(masses) + (block_peaks.double() - exact_peak)

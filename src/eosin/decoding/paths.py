@@ -47,6 +47,8 @@ class Paths(Search[PathTable]):
         self.stop = stop
         self._numbers: Numbers | None = None
         self._no_numbers = table.log_prob.new_zeros(1, 2)
+        self.most_steps = 0
+        """No context has taken more."""
 
     @property
     def rows(self) -> int:
@@ -59,15 +61,17 @@ class Paths(Search[PathTable]):
     def join(self: S, other: S) -> S:
         both = super().join(other)
         both._numbers = None
+        both.most_steps = max(self.most_steps, other.most_steps)
         return both
 
     def advance(self, next_token: NextToken) -> tuple[Token, Rows | None]:
-        table, longest = self.table, int(self.table.steps.max())
+        table = self.table
         token = self.choose(next_token, self._draw())
-        table.history = table.history.append(token, longest)
+        table.history = table.history.append(token, self.most_steps)
         table.log_prob += next_token.log_probs_of(token)
         ends = is_one_of(token, self.ends)
-        is_plain = self.stop is None and longest + 1 < self.max_steps
+        self.most_steps += 1
+        is_plain = self.stop is None and self.most_steps < self.max_steps
         if is_plain and not (ends | ~next_token.is_finite).any():  # nothing happens at most steps
             table.steps += 1
             return token, None

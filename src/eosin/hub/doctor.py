@@ -16,7 +16,7 @@ from transformers import AutoConfig, GenerationConfig
 from eosin.data.prompts import Prompt, parse_messages, parse_text, read_entries
 from eosin.errors import BadInput
 from eosin.guarantees.certificate import certify
-from eosin.hub.endings import encode_after_answer, find_endings, find_turn_end, join_endings, to_ids
+from eosin.hub.endings import encode_after_answer, find_endings, find_turn_end, find_turn_text, join_endings, to_ids
 from eosin.hub.loading import NO_TOKENIZER, Pretrained, explain_errors
 from eosin.hub.sampling import USUAL_TOP_K
 from eosin.training.run import Run
@@ -198,10 +198,12 @@ def find_unlisted_turn_end(files: ModelFiles) -> Iterator[Finding]:
 
 def find_open_turn(files: ModelFiles) -> Iterator[Finding]:
     if encode_after_answer(files.tokenizer) is not None and not find_turn_end(files.tokenizer):
+        text = find_turn_text(files.tokenizer)
+        hint = f", or stop at what begins the next turn: stop_strings=[{text!r}]" if text else ""
         yield Finding(
             "the chat template writes no special token after an answer",
             "a model that is trained on such texts never sees an answer end",
-            "end answers with eos_token in the template",
+            f"end answers with eos_token in the template{hint}",
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 CONTENT = "xyzzy"
 """A message that can be found again in the output of a chat template."""
+USER_TURN = {"role": "user", "content": "hello"}
 
 
 def find_endings(tokenizer: Any, config: Any, generation_config: Any) -> dict[str, tuple[int, ...]]:
@@ -34,7 +35,7 @@ def to_ids(value: Any) -> tuple[int, ...]:
 def find_turn_end(tokenizer: Any) -> tuple[int, ...]:
     """The special token that a chat template puts after an answer, at once or when the user goes on."""
     special = {*getattr(tokenizer, "all_special_ids", ()), *list_added_special(tokenizer)}
-    ids = encode_after_answer(tokenizer) or encode_after_answer(tokenizer, {"role": "user", "content": "hello"}) or []
+    ids = encode_after_answer(tokenizer) or encode_after_answer(tokenizer, USER_TURN) or []
     return tuple(ids[:1]) if special.issuperset(ids[:1]) else ()
 
 
@@ -46,12 +47,26 @@ def list_added_special(tokenizer: Any) -> list[int]:
 
 def encode_after_answer(tokenizer: Any, *more: dict[str, str]) -> list[int] | None:
     """The tokens that a chat template puts after an answer, without space; None without a template that works."""
+    rest = render_after_answer(tokenizer, *more)
+    return None if rest is None else tokenizer.encode(rest.strip(), add_special_tokens=False)
+
+
+def render_after_answer(tokenizer: Any, *more: dict[str, str]) -> str | None:
+    """The text that a chat template puts after an answer, and `more` messages; None without a template that works."""
     if getattr(tokenizer, "chat_template", None) is None:
         return None
-    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": CONTENT}, *more]
+    messages = [USER_TURN, {"role": "assistant", "content": CONTENT}, *more]
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False)
     except Exception:  # a chat template is a program from elsewhere: it may reject these messages, or be broken
         return None
     _, found, rest = text.rpartition(CONTENT)
-    return tokenizer.encode(rest.strip(), add_special_tokens=False) if found else None
+    return rest if found else None
+
+
+def find_turn_text(tokenizer: Any) -> str | None:
+    """The text that begins the user's next turn, where a chat template ends an answer with no special token."""
+    if find_turn_end(tokenizer):
+        return None
+    text = (render_after_answer(tokenizer, USER_TURN) or "").partition(USER_TURN["content"])[0].rstrip()
+    return text if text.strip() else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ TRUNCATING_PROCESSORS = (
 
 
 class EosKeepingProcessor(LogitsProcessor):
-    """A truncation that restores the score of eos."""
+    """A truncation, or several in a row, after which eos has its score again."""
 
     def __init__(self, inner: Any, eos_ids: Tensor):
         self.inner = inner
@@ -67,9 +68,11 @@ def consistent(
     if eos_ids is None:
         raise BadInput("generate has no eos_token_id to keep; set it in the generation config")
     ids = torch.as_tensor(eos_ids, device=input_ids.device).reshape(-1)
-    kept = LogitsProcessorList(
-        EosKeepingProcessor(each, ids) if isinstance(each, TRUNCATING_PROCESSORS) else each for each in logits_processor
-    )
+    kept = LogitsProcessorList()
+    # several truncations are one: a later one must not see the eos that an earlier one dropped
+    for truncates, group in groupby(logits_processor, lambda each: isinstance(each, TRUNCATING_PROCESSORS)):
+        processors = LogitsProcessorList(group)
+        kept.extend([EosKeepingProcessor(processors, ids)] if truncates else processors)
     beams = (generation_config.num_beams or 1) > 1
     loop = type(model)._beam_search if beams else type(model)._sample
     if stream_to is not None and beams:

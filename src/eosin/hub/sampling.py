@@ -66,6 +66,11 @@ def build_sampler(generation: Any, vocab_size: int) -> Sampler:
     return Sampler(TopK(k) if k < vocab_size else None, temperature)
 
 
+def choose_decoder(generation: Any, vocab_size: int) -> Decoder:
+    """What `generate` does where nothing is said."""
+    return build_sampler(generation, vocab_size) if generation.do_sample else Greedy()
+
+
 def list_decoders(generation: Any, vocab_size: int) -> list[Decoder]:
     """Greedy decoding, the model's own sampling, and its eos-keeping form."""
     own = build_sampler(generation, vocab_size)

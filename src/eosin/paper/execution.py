@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
+from msgspec import to_builtins
 from torch import Tensor
 from tqdm import tqdm
 
 import eosin
-from eosin.auditing.audit import audit, choose_share
+from eosin.auditing.audit import audit
+from eosin.auditing.shards import choose_share
 from eosin.bundled_runs import BUNDLED_RUNS
 from eosin.causes import Cause
 from eosin.contracts import Generative, LanguageModel, Movable, Traceable
@@ -51,7 +52,8 @@ from eosin.paper.plan import (
     TraceExamples,
     TrainRun,
 )
-from eosin.paper.results import AnyEntry, Machine, Results, read_finished_records
+from eosin.paper.results import Machine, Results, read_finished_records
+from eosin.processor import find_processor
 from eosin.published import read_sequences
 from eosin.records.record import Record, read_records
 from eosin.report.traces import Example, ExampleLoop, ExampleStep
@@ -86,16 +88,16 @@ class Runner:
     bundled: frozenset[str] = frozenset()
     """The names of bundled runs."""
 
-    def do(self, piece: Piece) -> AnyEntry | None:
-        """Do a piece and save its outcome; None if it is skipped."""
+    def do(self, piece: Piece) -> EntryFields | None:
+        """Do a piece. Returns its outcome, to be added to the results; None if it is skipped."""
         before, started = self.results.entries.get(piece.name), time.monotonic()
         outcome = WORK[type(piece)](self, piece)
         if outcome is None:
             return None
         seconds = time.monotonic() - started + (before.seconds if before and before.key == piece.key else 0.0)
         seconds = outcome.pop("seconds", seconds)
-        measured = {"seconds": round(seconds, 1), "machine": describe_machine()}
-        return self.results.add(piece, {**outcome, **measured})
+        measured = {"seconds": round(seconds, 1), "machine": to_builtins(describe_machine())}
+        return {**outcome, **measured}
 
     def find_folder(self, run: str) -> Path:
         return BUNDLED_RUNS / run if run in self.bundled else self.runs / run
@@ -151,14 +153,6 @@ def describe_machine() -> Machine:
         threads=torch.get_num_threads(),
         python=platform.python_version(),
     )
-
-
-def find_processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 # corpora and trainings
@@ -346,7 +340,7 @@ def trace_examples(runner: Runner, piece: TraceExamples) -> EntryFields:
             examples.append(build_example(name, decoder, text, completion, steps, run.tokenizer))
     path = runner.results.folder / piece.file
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_lines(path, (json.dumps(msgspec.to_builtins(example), ensure_ascii=False) for example in examples))
+    write_lines(path, (json.dumps(to_builtins(example), ensure_ascii=False) for example in examples))
     return {"contexts": chosen}
 
 

@@ -222,6 +222,18 @@ class Plan:
         return [*self.corpora, *work, *self.published, *self.examples]
 
     @cached_property
+    def needs(self) -> dict[str, list[str]]:
+        """For the name of each piece, the names of those that must be finished first."""
+        corpora = {read_data_settings(piece): piece.name for piece in self.corpora}
+        audits = {piece.file: piece.name for piece in self.audits}
+        found = {piece.name: [self.run_pieces[run].name for run in piece.needed_runs] for piece in self.pieces}
+        for training in self.trainings:
+            found[training.name] += [name for data, name in corpora.items() if data == read_data_settings(training)]
+        for example in self.examples:
+            found[example.name].append(audits[example.baseline.file])
+        return found
+
+    @cached_property
     def run_pieces(self) -> dict[str, RunPiece]:
         """By the names of the runs."""
         pieces: list[RunPiece] = [*self.bundled, *self.trainings]
@@ -357,6 +369,11 @@ class Plan:
 def read_model_settings(model: str) -> Changes:
     """The sections of a model's file and of the files it starts from."""
     return merge(*read_with_bases(find_model(model)))
+
+
+def read_data_settings(piece: PrepareCorpus | TrainRun) -> str:
+    """Those that decide the corpus, in one form."""
+    return json.dumps(merge(read_model_settings(piece.model), piece.changes).get("data", {}), sort_keys=True)
 
 
 def hash_settings(model: str, changes: Changes) -> str:

@@ -199,7 +199,12 @@ def has_margin(decoder: Predictable) -> bool:
 
 
 def prover_of(model: Generative, decoder: Decoder, steady: bool) -> Prover | None:
-    """None where eos may always be chosen, and where a row does not decide how its context continues, as in a beam."""
+    """None where nothing can be proved.
+
+    Eos may always be chosen; or a row does not decide how its context continues, as in a beam; or the model's bits
+    depend on the batch, and it has no formula.
+    """
     if decoder.keeps_eos or not isinstance(decoder, Predictable):
         return None
-    return Prover(model, decoder, steady)
+    prover = Prover(model, decoder, steady)
+    return prover if steady or prover.dynamics is not None else None

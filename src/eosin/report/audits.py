@@ -57,7 +57,7 @@ def _measure_repetition(n: int) -> Callable[[Record], Value]:
     return lambda record: 100 * record.counts.repetition(n) if record.counts.ngrams else None
 
 
-def _format_interval(ends: tuple[float, float]) -> str:
+def format_interval(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f} to {ends[1]:.2f}"
 
 
@@ -74,7 +74,7 @@ MEAN_LENGTH: Measure = (
 RATIO_MEASURES: list[Measure] = [
     (Column("r_L (%)", format_two_decimals), lambda record: to_percent(record.ratio)),
     (
-        Column("95% interval", _format_interval, ("95% low", "95% high")),
+        Column("95% interval", format_interval, ("95% low", "95% high")),
         lambda record: to_percent_interval(record.ratio),
     ),
 ]
@@ -156,7 +156,7 @@ def _measure_at(limit: int) -> Measure:
         ratio = record.counts.ratio(limit)
         return to_percent(ratio), *to_percent_interval(ratio)
 
-    return Column(parts[0], lambda value: f"{value[0]:.2f} ({_format_interval(value[1:])})", parts), measure
+    return Column(parts[0], lambda value: f"{value[0]:.2f} ({format_interval(value[1:])})", parts), measure
 
 
 def _tabulate_columns(records: Sequence[Record], first: Column, rows: Sequence[tuple[Value, ...]], what: str) -> Table:

@@ -231,14 +231,32 @@ def describe_late(records: Sequence[Record]) -> Iterator[Sentence]:
 
 
 GENERATE = {
-    "nucleus": "top_p",
-    "top-k": "top_k",
-    "min-p": "min_p",
-    "typical": "typical_p",
-    "epsilon": "epsilon_cutoff",
-    "eta": "eta_cutoff",
+    "nucleus": ("top_p",),
+    "top-k": ("top_k",),
+    "top-k-nucleus": ("top_k", "top_p"),
+    "min-p": ("min_p",),
+    "typical": ("typical_p",),
+    "epsilon": ("epsilon_cutoff",),
+    "eta": ("eta_cutoff",),
+    "top-h": ("top_h",),
 }
-"""The arguments of `generate` in transformers."""
+"""Truncation rules as arguments of `generate` in transformers."""
+WHOLE_DISTRIBUTION = {"top_k": "0", "top_p": "1.0", "temperature": "1.0"}
+"""Arguments of `generate` that would otherwise come from the generation config, or be 50."""
+
+
+def write_generate_arguments(decoder: str) -> str | None:
+    """A greedy decoder or a sampler as arguments of `generate`; None for what `generate` does not have."""
+    rule, *settings = find_plain(decoder).split(",")
+    name, *values = rule.split(":")
+    if name == "greedy":
+        return "do_sample=False"
+    if name not in ("ancestral", *GENERATE):
+        return None
+    given = {**dict(zip(GENERATE.get(name, ()), values, strict=False)), **dict(each.split("=") for each in settings)}
+    keeping = {"custom_generate": "eosin.hub.consistent"} if keeps_eos(decoder) else {}
+    arguments = {"do_sample": "True", **WHOLE_DISTRIBUTION, **given, **keeping}
+    return ", ".join(f"{key}={value}" for key, value in arguments.items())
 
 
 def propose_fix(
@@ -250,7 +268,7 @@ def propose_fix(
         return None
     found = find_remedies(worst, records, elsewhere, origins)
     measured = f"{' and '.join(each.name for each in found)} ended on all of these contexts. " if found else ""
-    name, _, value = find_plain(worst.signature.decoder).partition(":")
+    name = find_plain(worst.signature.decoder).partition(":")[0]
     keeping = EOS_KEEPING_PREFIX + worst.signature.decoder
     was_tried = any(is_form(record, worst, keeping) for record in records)
     is_sampler = name in GENERATE and not keeps_eos(worst.signature.decoder)
@@ -259,7 +277,7 @@ def propose_fix(
     write: Callable[..., str] = write_hub_fix if is_hub else write_run_fix
     is_measured = any(each.kind == "floor" for each in found)
     why = KEEPING if is_sampler else describe_floor(worst.signature.decoder, is_measured)
-    return Fix(write(worst, name if is_sampler else "", value, model), measured + why)
+    return Fix(write(worst, is_sampler, model), measured + why)
 
 
 KEEPING = "A sampler that keeps eos ends with probability one (Theorem 4.1)."
@@ -271,10 +289,10 @@ def describe_floor(decoder: str, is_measured: bool) -> str:
     return f"A floor under p(eos) needs no training. It ends {what}, and cuts loops short.{untried}"
 
 
-def write_hub_fix(worst: Record, sampler: str, value: str, model: str = "") -> str:
-    if sampler:
-        how = f"do_sample=True, {GENERATE[sampler]}={value.replace(',', ', ')}"
-        return f"import eosin.hub\nmodel.generate(**inputs, {how}, custom_generate=eosin.hub.consistent)"
+def write_hub_fix(worst: Record, is_sampler: bool, model: str = "") -> str:
+    if is_sampler:
+        how = write_generate_arguments(EOS_KEEPING_PREFIX + worst.signature.decoder)
+        return f"import eosin.hub\nmodel.generate(**inputs, {how})"
     return (
         "import eosin.hub\n"
         "floor = eosin.hub.TerminationFloor(model.generation_config.eos_token_id, "
@@ -283,12 +301,12 @@ def write_hub_fix(worst: Record, sampler: str, value: str, model: str = "") -> s
     )
 
 
-def write_run_fix(worst: Record, sampler: str, value: str, model: str = "") -> str:
+def write_run_fix(worst: Record, is_sampler: bool, model: str = "") -> str:
     run, decoder = worst.signature.run, worst.signature.decoder
     is_bundled = any(run in twins for twins in TWINS.values())
     trained = f"runs/{run}" if worst.signature.settings else "MODEL"  # records do not say where a file of one's own is
     place = str(run) if is_bundled else model or trained
-    if sampler:
+    if is_sampler:
         return f"eosin decode {place} --decoder {EOS_KEEPING_PREFIX}{decoder}"
     limit = "model.greedy_bound" if decoder == "greedy" else worst.signature.max_steps
     return (
