@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import secrets
 import socket
 import subprocess
@@ -15,7 +17,10 @@ import pytest
 from command_line import start
 from on_workers import MODEL, TESTS, audit, here, list_children, use_empty_home, wait_for, write_prompts
 
+from eosin.cli.workers import LOOPBACK
+
 pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.slow
 
 
@@ -76,7 +81,11 @@ def test_a_node_is_killed(monkeypatch: pytest.MonkeyPatch):
     write_prompts()
     slowly = MODEL + "_slowly"
     cluster = subprocess.Popen(
-        [sys.executable, str(TESTS / "three_nodes.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(TESTS / "three_nodes.py")],
+        env=os.environ | dict([LOOPBACK]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert cluster.stdin
     assert cluster.stdout
@@ -96,6 +105,27 @@ def test_a_node_is_killed(monkeypatch: pytest.MonkeyPatch):
     assert Path("out.jsonl").read_bytes() == Path("here.jsonl").read_bytes()
 
 
+def test_a_cluster_of_one_s_own_listens_on_loopback_only(tmp_path: Path):
+    write_prompts()
+    driver = start(*audit("out.jsonl", "--on", "ray", "--workers", "1", model=MODEL + "_slowly"), cwd=Path.cwd())
+    wait_for(lambda: list_processes("raylet/raylet --raylet_socket"), 120)
+    wait_for(lambda: "done" if Path("out.jsonl").exists() else None, 120)
+    addresses = {address for process in list_descendants(driver.pid) for address in list_addresses(process)}
+    driver.communicate(timeout=240)
+    assert addresses
+    assert all(ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback for address in addresses), addresses
+
+
+def list_descendants(pid: int) -> list[psutil.Process]:
+    own = {process for process in psutil.process_iter() if "eosin-ray-" in " ".join(process.cmdline())}
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True), *own]
+
+
+def list_addresses(process: psutil.Process) -> list[str]:
+    """Those at which a process listens."""
+    return [each.laddr.ip for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+
+
 def find_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
@@ -105,7 +135,8 @@ def find_port() -> int:
 def start_ray(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """One `ray start --block`, which is ended."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
-    process = subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    where, quiet = os.environ | dict([LOOPBACK]), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([*command, *map(str, arguments)], env=where, **quiet)
     try:
         yield process
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
@@ -14,9 +15,12 @@ from eosin.cli.numbers import whole_number
 from eosin.errors import BadInput
 from eosin.events import Event
 from eosin.processor import find_processor
-from eosin.scale.crew import Crew, Role, Unit, run_units
+from eosin.scale.crew import OWN, Crew, Role, Unit, run_units
 
 ON_HELP = "a Ray cluster: ray (one of your own, on this machine), auto (the one that runs here), ray://HOST:10001"
+
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+"""Without this, which Ray reads when it is imported, a cluster of one machine listens on all of its addresses."""
 
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +66,8 @@ def hire_crew(options: argparse.Namespace, gpus: float | None = None) -> Crew:
 
         crew, where = Crew(Processes(role), options.workers), "on this machine"
     else:
+        if options.on == OWN:
+            os.environ.setdefault(*LOOPBACK)
         from eosin.scale.cluster import Cluster
 
         gpus = 0.0 if options.device == "cpu" else gpus

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from eosin.errors import BadInput
-from eosin.scale.crew import Message, Role, Unit
+from eosin.scale.crew import OWN, Message, Role, Unit
 from eosin.scale.local import SECONDS_TO_SAVE
 from eosin.scale.worker import Reporter, Work, attempt, decode, encode, take_role
 
@@ -29,7 +29,7 @@ try:
 except ImportError as error:
     raise BadInput(f"--on needs Ray ({error}): pip install 'eosin[ray]'") from error
 
-OWN, RUNNING, CLIENT = "ray", "auto", "ray://"
+RUNNING, CLIENT = "auto", "ray://"
 """A Ray of one's own on this machine, the one that runs on it, and one elsewhere."""
 SECONDS_TO_REACH = 3.0
 SECONDS_TO_JOIN = 20.0

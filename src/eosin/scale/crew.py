@@ -20,6 +20,8 @@ from eosin.errors import BadInput
 from eosin.events import Event
 
 Unit = Mapping[str, Any]
+OWN = "ray"
+"""The address of a Ray cluster on this machine that is started for one command."""
 MOST_TRIES = 3
 """Workers that may be lost with the same unit, or one after the other before they are ready."""
 PATIENCE = 0.2
