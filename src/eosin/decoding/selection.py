@@ -144,7 +144,7 @@ def list_bin(next_token: NextToken, order: Order, digits: list[Tensor], crowd: i
         members.append((bin_ == digits[-1]) & (matching > 0) & (log_probs > -math.inf))
     is_member = torch.cat(members, dim=1)
     row, column = is_member.nonzero(as_tuple=True)
-    ends = is_member.sum(1).cumsum(0)
-    place = torch.arange(len(row), device=row.device) - (ends - is_member.sum(1))[row]
+    counts = row.new_zeros(next_token.rows).index_add(0, row, torch.ones_like(row))
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
     padded = torch.full((next_token.rows, crowd), next_token.vocab_size, device=row.device)
     return padded.index_put((row, place), torch.cat(ids)[column]).sort(1).values
