@@ -255,7 +255,7 @@ def test_the_exhibits_show_every_published_model():
 
 def test_an_installed_package_has_the_files():
     settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
-    included = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    included = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["sources"]
     assert PACKAGE.parent / included["examples/published"] == INSTALLED
     assert CHECKED_OUT.is_dir()
 
