@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import secrets
 import socket
 import subprocess
@@ -32,6 +31,7 @@ def _place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         monkeypatch.setenv("TMPDIR", short)
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         monkeypatch.setenv("RAY_worker_niceness", "0")
+        monkeypatch.setenv(*LOOPBACK)
         token = tmp_path / "token"
         token.write_text(secrets.token_hex(32))
         monkeypatch.setenv("RAY_AUTH_MODE", "token")
@@ -83,7 +83,6 @@ def test_a_node_is_killed(monkeypatch: pytest.MonkeyPatch):
     slowly = MODEL + "_slowly"
     cluster = subprocess.Popen(
         [sys.executable, str(TESTS / "three_nodes.py")],
-        env=os.environ | dict([LOOPBACK]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -106,7 +105,8 @@ def test_a_node_is_killed(monkeypatch: pytest.MonkeyPatch):
     assert Path("out.jsonl").read_bytes() == Path("here.jsonl").read_bytes()
 
 
-def test_a_cluster_of_one_s_own_listens_on_loopback_only(tmp_path: Path):
+def test_a_cluster_of_one_s_own_listens_on_loopback_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(LOOPBACK[0])
     write_prompts()
     driver = start(*audit("out.jsonl", "--on", "ray", "--workers", "1", model=MODEL + "_slowly"), cwd=Path.cwd())
     wait_for(lambda: list_processes("raylet/raylet --raylet_socket"), 120)
@@ -136,8 +136,7 @@ def find_port() -> int:
 def start_ray(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """One `ray start --block`, which is ended."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
-    where, quiet = os.environ | dict([LOOPBACK]), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([*command, *map(str, arguments)], env=where, **quiet)
+    process = subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process
     finally:
