@@ -302,7 +302,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A preset and the folder of its finished results."""
     folder = tmp_path_factory.mktemp("reproduced")
     chosen = preset(
-        folder, *(name for name in list_names(EXHIBITS) if not re.match("grid|published|table-4|.*(bpe|gpt2|smollm2)", name))
+        folder,
+        *(name for name in list_names(EXHIBITS) if not re.match("grid|published|table-4|.*(bpe|gpt2|smollm2)", name)),
     )
     out = folder / "out"
     reproduce(chosen, "--out", out)
